@@ -1,0 +1,134 @@
+"""Runs generated code against its asserts in a separate, limited process.
+
+A guard rail, not a security boundary: it stops what a language model writes by accident (endless loops, memory
+floods, deleted files, stray processes), and code made to break out will find a way. Grade hostile code in a
+container or a virtual machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from simsd.errors import ConfigError, SimsdError
+
+_CHILD = Path(__file__).with_name("sandbox_child.py")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the process may use: seconds of CPU and of wall clock, bytes of memory and of each file, report length."""
+
+    cpu_seconds: int = 5
+    wall_seconds: float = 10.0
+    memory_bytes: int = 512 << 20
+    file_bytes: int = 1 << 20
+    report_bytes: int = 1 << 16
+
+    def __post_init__(self) -> None:
+        if min(self.cpu_seconds, self.wall_seconds, self.memory_bytes, self.file_bytes, self.report_bytes) <= 0:
+            raise ConfigError(f"every limit must be positive: {self}")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """`passed` only if every assert ran and held; `reason` says what happened, in words."""
+
+    passed: bool
+    reason: str
+
+
+def run_tests(code: str, tests: Sequence[str], limits: Limits | None = None) -> Outcome:
+    """Executes `code`, then each of `tests`, in a process of its own: standard library only, empty environment,
+    temporary working folder, no network, no other process, no writing outside that folder, output thrown away.
+
+    Raises SimsdError where the limits do not exist (Windows).
+    """
+    if os.name != "posix":
+        raise SimsdError("running generated code needs the process limits of Linux or macOS: grade code there")
+    limits = limits or Limits()
+    # The child proves that it came to the end by repeating this word; leaving early, whatever the exit code, proves nothing.
+    proof = secrets.token_hex(16)
+    with tempfile.TemporaryDirectory(prefix="simsd-", ignore_cleanup_errors=True) as folder:
+        request = {
+            "code": code,
+            "tests": list(tests),
+            "proof": proof,
+            "folder": os.path.realpath(folder),
+            "cpu_seconds": limits.cpu_seconds,
+            "memory_bytes": limits.memory_bytes,
+            "file_bytes": limits.file_bytes,
+        }
+        report = _run(json.dumps(request).encode(), folder, limits)
+    return _outcome(report, proof)
+
+
+def _run(request: bytes, folder: str, limits: Limits) -> bytes | str:
+    """The child's report, or the reason why there is none."""
+    child = subprocess.Popen(
+        [sys.executable, "-I", "-S", str(_CHILD)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        cwd=folder,
+        env={"TMPDIR": folder},
+        start_new_session=True,  # its own process group, so that all of it can be ended
+    )
+    assert child.stdin is not None
+    assert child.stdout is not None
+    try:
+        try:
+            child.stdin.write(request)
+            child.stdin.close()
+        except BrokenPipeError:
+            return "the process did not start"
+        return _read(child.stdout.fileno(), limits)
+    finally:
+        _end(child)
+
+
+def _read(pipe: int, limits: Limits) -> bytes | str:
+    report = b""
+    deadline = time.monotonic() + limits.wall_seconds
+    while len(report) <= limits.report_bytes:
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([pipe], [], [], left)[0]:
+            return f"stopped after {limits.wall_seconds:g} seconds"
+        piece = os.read(pipe, 4096)
+        if not piece:
+            return report
+        report += piece
+    return "wrote too much"
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(child.pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):  # already gone
+        pass
+    for stream in (child.stdin, child.stdout):
+        if stream is not None and not stream.closed:
+            try:
+                stream.close()
+            except BrokenPipeError:
+                pass
+    child.wait()
+
+
+def _outcome(report: bytes | str, proof: str) -> Outcome:
+    if isinstance(report, str):
+        return Outcome(False, report)
+    if report == proof.encode():
+        return Outcome(True, "passed")
+    text = report.decode("utf-8", "replace").strip()
+    return Outcome(False, text or "ended before the last test (exit, crash, or a CPU or memory limit)")
