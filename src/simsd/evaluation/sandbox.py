@@ -7,10 +7,11 @@ container or a virtual machine.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import secrets
-import select
+import selectors
 import signal
 import subprocess
 import sys
@@ -52,12 +53,12 @@ def run_tests(code: str, tests: Sequence[str], limits: Limits | None = None) -> 
     """Executes `code`, then each of `tests`, in a process of its own: standard library only, empty environment,
     temporary working folder, no network, no other process, no writing outside that folder, output thrown away.
 
-    Raises SimsdError where the limits do not exist (Windows).
+    Raises SimsdError where the limits do not exist (Windows) and when the process cannot be started.
     """
     if os.name != "posix":
         raise SimsdError("running generated code needs the process limits of Linux or macOS: grade code there")
     limits = limits or Limits()
-    # The child proves that it came to the end by repeating this word; leaving early, whatever the exit code, proves nothing.
+    # The child proves that it came to the end by repeating this word: leaving early with exit code 0 proves nothing.
     proof = secrets.token_hex(16)
     with tempfile.TemporaryDirectory(prefix="simsd-", ignore_cleanup_errors=True) as folder:
         request = {
@@ -69,12 +70,12 @@ def run_tests(code: str, tests: Sequence[str], limits: Limits | None = None) -> 
             "memory_bytes": limits.memory_bytes,
             "file_bytes": limits.file_bytes,
         }
-        report = _run(json.dumps(request).encode(), folder, limits)
-    return _outcome(report, proof)
+        report, ending = _run(json.dumps(request).encode(), folder, limits)
+    return _outcome(report, ending, proof)
 
 
-def _run(request: bytes, folder: str, limits: Limits) -> bytes | str:
-    """The child's report, or the reason why there is none."""
+def _run(request: bytes, folder: str, limits: Limits) -> tuple[bytes, str]:
+    """What the child reported, and how it came to its end."""
     child = subprocess.Popen(
         [sys.executable, "-I", "-S", str(_CHILD)],
         stdin=subprocess.PIPE,
@@ -87,48 +88,48 @@ def _run(request: bytes, folder: str, limits: Limits) -> bytes | str:
     assert child.stdin is not None
     assert child.stdout is not None
     try:
-        try:
+        with contextlib.suppress(BrokenPipeError):
             child.stdin.write(request)
             child.stdin.close()
-        except BrokenPipeError:
-            return "the process did not start"
         return _read(child.stdout.fileno(), limits)
     finally:
         _end(child)
 
 
-def _read(pipe: int, limits: Limits) -> bytes | str:
+def _read(pipe: int, limits: Limits) -> tuple[bytes, str]:
     report = b""
     deadline = time.monotonic() + limits.wall_seconds
-    while len(report) <= limits.report_bytes:
-        left = deadline - time.monotonic()
-        if left <= 0 or not select.select([pipe], [], [], left)[0]:
-            return f"stopped after {limits.wall_seconds:g} seconds"
-        piece = os.read(pipe, 4096)
-        if not piece:
-            return report
-        report += piece
-    return "wrote too much"
+    with selectors.DefaultSelector() as selector:
+        selector.register(pipe, selectors.EVENT_READ)
+        while len(report) <= limits.report_bytes:
+            left = deadline - time.monotonic()
+            if left <= 0 or not selector.select(left):
+                return report, f"stopped after {limits.wall_seconds:g} seconds"
+            piece = os.read(pipe, 4096)
+            if not piece:
+                return report, "ended before the last test (exit, crash, or a CPU or memory limit)"
+            report += piece
+    return report, "wrote too much"
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError, PermissionError):  # already gone
         os.killpg(child.pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):  # already gone
-        pass
     for stream in (child.stdin, child.stdout):
         if stream is not None and not stream.closed:
-            try:
+            with contextlib.suppress(BrokenPipeError):
                 stream.close()
-            except BrokenPipeError:
-                pass
     child.wait()
 
 
-def _outcome(report: bytes | str, proof: str) -> Outcome:
-    if isinstance(report, str):
-        return Outcome(False, report)
-    if report == proof.encode():
+def _outcome(report: bytes, ending: str, proof: str) -> Outcome:
+    started, ready, words = report.partition(b"ready\n")
+    if not ready or started:  # a fault of the machine must not count as a wrong answer
+        raise SimsdError(
+            f"the process for generated code did not start ({ending}): check {sys.executable} and the load"
+        )
+    if words == proof.encode():
         return Outcome(True, "passed")
-    text = report.decode("utf-8", "replace").strip()
-    return Outcome(False, text or "ended before the last test (exit, crash, or a CPU or memory limit)")
+    if ending == "wrote too much":
+        return Outcome(False, ending)
+    return Outcome(False, words.decode("utf-8", "replace").strip() or ending)

@@ -16,9 +16,9 @@ BARRED_MODULES = frozenset(
     "_testcapi _testinternalcapi _xxsubinterpreters readline".split()
 )
 BARRED_EVENTS = frozenset(
-    "gc.get_objects gc.get_referents gc.get_referrers os.chdir os.chflags os.chmod os.chown os.exec os.fork os.forkpty os.kill "
-    "os.killpg os.link os.lockf os.posix_spawn os.putenv os.removexattr os.setxattr os.spawn os.symlink os.system "
-    "os.unsetenv pty.spawn resource.prlimit resource.setrlimit signal.pthread_kill subprocess.Popen".split()
+    "gc.get_objects gc.get_referents gc.get_referrers os.chdir os.chflags os.chmod os.chown os.exec os.fork os.forkpty "
+    "os.kill os.killpg os.link os.lockf os.posix_spawn os.putenv os.removexattr os.setxattr os.spawn os.symlink "
+    "os.system os.unsetenv pty.spawn resource.prlimit resource.setrlimit signal.pthread_kill subprocess.Popen".split()
 )
 BARRED_FAMILIES = ("ctypes.", "ftplib.", "http.", "imaplib.", "smtplib.", "socket.", "sqlite3.", "syslog.", "urllib.")
 # Changes to the file system, with the number of paths that lead their arguments.
@@ -49,7 +49,7 @@ def limit(request: dict[str, Any]) -> None:
 
 def guard(folder: str) -> None:
     """From here on: no network, no other process, no change to a file outside `folder`."""
-    realpath, fsdecode, join = os.path.realpath, os.fsdecode, os.path.join
+    realpath, fsdecode, join, isdir = os.path.realpath, os.fsdecode, os.path.join, os.path.isdir
 
     def inside(path: Any) -> bool:
         if isinstance(path, int):  # already open
@@ -64,8 +64,9 @@ def guard(folder: str) -> None:
         if event == "open":
             path, mode, flags = args
             writes = any(c in mode for c in "wax+") if isinstance(mode, str) else bool((flags or 0) & WRITE_FLAGS)
-            if writes and path != os.devnull and not inside(path):
-                raise PermissionError(f"writing to {path!r} is not allowed here")
+            # A folder's descriptor would let later calls name files in it by paths that the hook does not see.
+            if (writes or (mode is None and isdir(path))) and path != os.devnull and not inside(path):
+                raise PermissionError(f"opening {path!r} so is not allowed here")
         elif event in PATH_EVENTS and not all(inside(path) for path in args[: PATH_EVENTS[event]]):
             raise PermissionError(f"{event} is not allowed outside the working folder")
 
@@ -77,10 +78,8 @@ def run(request: dict[str, Any]) -> str | None:
     execute, translate = exec, compile  # kept: the program may rebind them
     module = types.ModuleType("solution")
     sys.modules["solution"] = module
-    steps = [("the program", request["code"])] + [
-        (f"test {i}", test) for i, test in enumerate(request["tests"], start=1)
-    ]
-    for name, source in steps:
+    tests = [(f"test {i}", test) for i, test in enumerate(request["tests"], start=1)]
+    for name, source in [("the program", request["code"]), *tests]:
         try:
             execute(translate(source, f"<{name}>", "exec"), module.__dict__)
         except BaseException as error:  # SystemExit too: leaving early is not passing
@@ -97,6 +96,7 @@ def main() -> None:
     limit(request)
     guard(request["folder"])
     proof = request.pop("proof").encode()
+    write(report, b"ready\n")
     problem = run(request)
     write(report, proof if problem is None else problem.encode("utf-8", "replace"))
     leave(0)

@@ -38,8 +38,8 @@ class Question:
 def load_suite(name_or_path: str | Path, limit: int | None = None) -> list[Question]:
     """The first `limit` questions of an embedded suite (a name in `SUITES`) or of a JSON Lines file.
 
-    A line is `{"skill", "question", "answer"}`, with `"tests"` for code. Lines of GSM8K (`question`, `answer` with `####`)
-    and of MBPP (`text`, `code`, `test_list`) are recognised as they are published.
+    A line is `{"skill", "question", "answer"}`, with `"tests"` for code. Lines of GSM8K (`question`, `answer` with
+    `####`) and of MBPP (`text`, `code`, `test_list`) are recognised as they are published.
     Raises ConfigError naming the file and the line.
     """
     if limit is not None and limit < 1:
