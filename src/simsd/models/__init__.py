@@ -1,0 +1,1 @@
+"""What computes: checkpoints, the transformer, its KV cache and its tokenizer."""

@@ -1,0 +1,108 @@
+"""The KV cache: one preallocated buffer, written in place, with scratch beyond the committed length."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class KVCache:
+    """Keys and values of some sequences, in one buffer `[layers, 2, sequences, kv_heads, capacity, head_dim]`.
+
+    It holds no lengths: the engine knows how much of each sequence is committed. What lies beyond is scratch; rolling
+    back is doing nothing (method section 6). The buffer starts as zeros, never as whatever the memory held: a slot
+    that the mask hides still enters the product with weight 0, and 0 times NaN would be NaN.
+    """
+
+    def __init__(
+        self,
+        layers: int,
+        sequences: int,
+        kv_heads: int,
+        capacity: int,
+        head_dim: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        self._hold(torch.zeros(layers, 2, sequences, kv_heads, capacity, head_dim, dtype=dtype, device=device))
+
+    def _hold(self, buffer: Tensor) -> None:
+        self.buffer = buffer
+        # Views made once: indexing the big buffer again for each layer costs more than the copy on a small model.
+        self._layers = [(layer[0], layer[1]) for layer in buffer]
+        self._rows = torch.arange(buffer.shape[2], device=buffer.device)[:, None]
+
+    @classmethod
+    def _over(cls, buffer: Tensor) -> KVCache:
+        view = cls.__new__(cls)
+        view._hold(buffer)
+        return view
+
+    @property
+    def sequences(self) -> int:
+        return self.buffer.shape[2]
+
+    @property
+    def capacity(self) -> int:
+        """Slots (tokens) of each sequence."""
+        return self.buffer.shape[4]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffer; of a slice, the bytes it covers."""
+        return self.buffer.nbytes
+
+    def slice(self, start: int, count: int) -> KVCache:
+        """A view on `count` sequences from `start` on: no copy, writes go through. `grow` detaches older views."""
+        return self._over(self.buffer.narrow(2, start, count))
+
+    def grow(self, capacity: int) -> None:
+        """Makes room for at least `capacity` slots a sequence; what is stored stays."""
+        if capacity > self.capacity:
+            self._enlarge(4, capacity)
+
+    def grow_sequences(self, sequences: int) -> None:
+        """Makes room for at least that many sequences; what is stored stays."""
+        if sequences > self.sequences:
+            self._enlarge(2, sequences)
+
+    def _enlarge(self, dim: int, size: int) -> None:
+        shape = list(self.buffer.shape)
+        old, shape[dim] = shape[dim], size
+        larger = self.buffer.new_zeros(shape)
+        larger.narrow(dim, 0, old).copy_(self.buffer)
+        self._hold(larger)
+
+    def move(self, src: int, dst: int) -> None:
+        """Copies sequence `src` over sequence `dst`, all layers."""
+        if src != dst:
+            self.buffer[:, :, dst].copy_(self.buffer[:, :, src])
+
+    def copy_slots(self, sequence: int, src: int, dst: int, count: int) -> None:
+        """Copies `count` slots of one sequence from `src` to `dst`, all layers (an exact finished block, section 6)."""
+        row = self.buffer.select(2, sequence)
+        stored = row.narrow(3, src, count)
+        overlap = abs(src - dst) < count
+        row.narrow(3, dst, count).copy_(stored.clone() if overlap else stored)
+
+    def write(self, layer: int, k: Tensor, v: Tensor, slots: int | Tensor) -> None:
+        """Stores the rows' keys and values.
+
+        Args:
+            k, v: `[sequences, kv_heads, R, head_dim]`.
+            slots: the first slot, the same for all sequences, or each row's slot as a LongTensor `[sequences, R]`.
+        """
+        keys, values = self._layers[layer]
+        if isinstance(slots, int):
+            rows = k.shape[2]
+            keys.narrow(2, slots, rows).copy_(k)
+            values.narrow(2, slots, rows).copy_(v)
+        else:
+            # Index tensors around a slice put their own dimensions first: [sequences, R, kv_heads, head_dim].
+            keys[self._rows, :, slots] = k.transpose(1, 2)
+            values[self._rows, :, slots] = v.transpose(1, 2)
+
+    def read(self, layer: int, length: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of slots 0 .. length-1 as views `[sequences, kv_heads, length, head_dim]`."""
+        keys, values = self._layers[layer]
+        return keys.narrow(2, 0, length), values.narrow(2, 0, length)

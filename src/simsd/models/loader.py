@@ -1,0 +1,160 @@
+"""From a folder or a hub name to a model that runs, with its configuration and tokenizer."""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+
+import torch
+
+from simsd.errors import ModelError, PairError
+from simsd.models import registry
+from simsd.models.config import ModelConfig
+from simsd.models.tokenizer import Tokenizer
+from simsd.models.transformer import Transformer
+from simsd.models.weights import WeightFiles
+
+# The checkpoints that come with the package: name -> folder under simsd/assets.
+EMBEDDED: Mapping[str, str] = MappingProxyType({"tiny": "tiny/target", "tiny-draft": "tiny/draft"})
+_EMBEDDED_BLOCK_LENGTHS = (4, 8, 16)  # the embedded pair was trained for all of these
+
+_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "tokenizer*", "merges.txt"]
+_DTYPES = MappingProxyType(
+    {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
+)
+_SMALL = 1 << 30  # bytes of weights up to which "auto" means float32 on a CPU
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """A checkpoint ready to run. `config` has block length and MASK id filled in."""
+
+    model: Transformer
+    config: ModelConfig
+    tokenizer: Tokenizer
+    name: str
+
+
+def load(
+    model: str | Path,
+    dtype: str = "auto",
+    device: str | torch.device = "auto",
+    mask_token_id: int | None = None,
+    block_length: int | None = None,
+) -> LoadedModel:
+    """Loads a checkpoint from a folder, the hub or the package itself.
+
+    Args:
+        model: a folder, a hub name (`owner/name`; the local hub cache is honoured), or a name in `EMBEDDED`.
+        dtype: "float32", "bfloat16", "float16", "float64", or "auto": the checkpoint's own dtype on CUDA; on a CPU
+            float32 for less than 1 GiB of weights, else bfloat16.
+        device: "cpu", "cuda", "cuda:1", or "auto": CUDA where there is one.
+        mask_token_id, block_length: override the checkpoint's (method section 1).
+
+    Raises:
+        ModelError: the checkpoint is not found, incomplete or not supported.
+    """
+    folder = resolve(model)
+    name = str(model)
+    config = ModelConfig.from_folder(folder, name=Path(name).name)
+    if name in EMBEDDED:
+        config = replace(config, trained_block_lengths=_EMBEDDED_BLOCK_LENGTHS)
+    config = registry.with_defaults(config.override(mask_token_id=mask_token_id, block_length=block_length))
+    target = pick_device(device)
+    files = WeightFiles(folder)
+    chosen = pick_dtype(dtype, target, config, files.nbytes)
+    tokenizer = Tokenizer.from_folder(folder, config.mask_token_id)
+    with torch.inference_mode():
+        built = registry.family(config.model_type).build(config, files, chosen, target)
+    return LoadedModel(built, config, tokenizer, name)
+
+
+def resolve(model: str | Path) -> Path:
+    """The folder that holds a checkpoint; a hub name is downloaded, or found in the local hub cache.
+
+    Raises:
+        ModelError: there is no such folder, or the hub does not have it or cannot be reached.
+    """
+    name = str(model)
+    if name in EMBEDDED:
+        return embedded(name)
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return folder
+    if isinstance(model, Path) or folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
+        raise ModelError(f"there is no checkpoint folder {name!r}.")
+    return _download(name)
+
+
+def embedded(name: str) -> Path:
+    """The folder of a checkpoint that comes with the package."""
+    folder = Path(str(importlib.resources.files("simsd"))) / "assets" / EMBEDDED[name]
+    if not folder.is_dir():
+        raise ModelError(f"the embedded model {name!r} is missing from this installation; install simsd again.")
+    return folder
+
+
+def _download(name: str) -> Path:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, allow_patterns=_PATTERNS))
+    except LocalEntryNotFoundError as error:
+        raise ModelError(
+            f"{name!r} is neither a folder nor in the local hub cache, and the hub cannot be reached; "
+            "check the name, or download it first."
+        ) from error
+    except (HFValidationError, HfHubHTTPError) as error:
+        raise ModelError(
+            f"{name!r} is neither a folder nor a model on the hub that you may read; "
+            "check the name, and log in if it is private."
+        ) from error
+    except OSError as error:
+        raise ModelError(f"{name!r} could not be downloaded: {error}.") from error
+
+
+def pick_device(device: str | torch.device) -> torch.device:
+    """The device for "auto", "cpu", "cuda" or "cuda:1"; ModelError if it is not there."""
+    if device == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as error:
+        raise ModelError(f"device {device!r} is unknown; use auto, cpu, cuda or cuda:0.") from error
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise ModelError(f"device {device!r} is not there: {torch.cuda.device_count()} CUDA devices; use device='cpu'.")
+    return chosen
+
+
+def pick_dtype(dtype: str, device: torch.device, config: ModelConfig, nbytes: int) -> torch.dtype:
+    """The dtype to compute in; `load` says what "auto" means. `nbytes` is the size of the stored weights."""
+    if dtype == "auto":
+        if device.type == "cpu":
+            return torch.float32 if nbytes < _SMALL else torch.bfloat16
+        dtype = config.torch_dtype or "bfloat16"
+    if dtype not in _DTYPES:
+        raise ModelError(f"dtype {dtype!r} is not supported; use auto or one of {', '.join(_DTYPES)}.")
+    return _DTYPES[dtype]
+
+
+def check_pair(target: LoadedModel, draft: LoadedModel) -> None:
+    """Makes sure that the draft model's tokens are the target's.
+
+    Raises:
+        PairError: they differ in vocabulary size, MASK id or tokenizer; the message gives both values.
+    """
+    pairs = (
+        ("vocabulary sizes", target.config.vocab_size, draft.config.vocab_size),
+        ("MASK ids", target.config.mask_token_id, draft.config.mask_token_id),
+        ("tokenizers", target.tokenizer.fingerprint, draft.tokenizer.fingerprint),
+    )
+    for what, ours, theirs in pairs:
+        if ours != theirs:
+            raise PairError(
+                f"draft model {draft.name} cannot draft for {target.name}: their {what} differ ({theirs} and {ours}); "
+                "use a draft model of the same family."
+            )

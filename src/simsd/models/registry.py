@@ -1,0 +1,56 @@
+"""Which model types can be loaded, by whom, and what their checkpoints leave unsaid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import torch
+
+from simsd.errors import ModelError
+from simsd.models import sdar
+from simsd.models.config import ModelConfig
+from simsd.models.transformer import Transformer
+from simsd.models.weights import WeightFiles
+
+Builder = Callable[[ModelConfig, WeightFiles, torch.dtype, torch.device], Transformer]
+
+
+@dataclass(frozen=True)
+class Family:
+    """How to build one model type, and the block length and MASK id where config.json is silent (method section 1)."""
+
+    build: Builder
+    block_length: int
+    mask_token_id: int
+
+
+FAMILIES: Mapping[str, Family] = MappingProxyType(
+    {"sdar": Family(sdar.build, block_length=4, mask_token_id=151669)},
+)
+
+
+def family(model_type: str) -> Family:
+    """The family of a model type.
+
+    Raises:
+        ModelError: the type is not supported; the message lists those that are.
+    """
+    if model_type not in FAMILIES:
+        raise ModelError(f"model_type {model_type!r} is not supported; supported: {', '.join(sorted(FAMILIES))}.")
+    return FAMILIES[model_type]
+
+
+def with_defaults(config: ModelConfig) -> ModelConfig:
+    """The configuration with block length and MASK id filled in where the checkpoint does not state them.
+
+    A block length in the checkpoint's name (`-b8`) goes before the family's default.
+    """
+    defaults = family(config.model_type)
+    hinted = config.trained_block_lengths[0] if config.trained_block_lengths else defaults.block_length
+    return replace(
+        config,
+        block_length=hinted if config.block_length is None else config.block_length,
+        mask_token_id=defaults.mask_token_id if config.mask_token_id is None else config.mask_token_id,
+    )

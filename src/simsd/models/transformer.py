@@ -1,0 +1,162 @@
+"""The Qwen3-shaped transformer of SDAR checkpoints, as inference code over a KV cache (method section 1).
+
+No autograd and no modules: a forward is a loop over layers that hold fused weights. The caller sets
+`torch.inference_mode()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from simsd.models.attention import attend, fold_bias
+from simsd.models.cache import KVCache
+from simsd.models.config import ModelConfig
+from simsd.models.linear import Linear
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer's weights, fused.
+
+    qkv: hidden -> (heads + 2 * kv_heads) * head_dim, query heads first, then keys, then values.
+    qk_norm: `[heads + kv_heads, head_dim]`, the two head norms side by side.
+    mlp: hidden `[M, H]` -> `[M, H]`; dense or mixture of experts, the layer does not care.
+    """
+
+    input_norm: Tensor
+    qkv: Linear
+    qk_norm: Tensor
+    output: Linear
+    post_norm: Tensor
+    mlp: Callable[[Tensor], Tensor]
+
+
+class SwiGLU:
+    """down(silu(gate(x)) * up(x)), gate and up in one product."""
+
+    def __init__(self, gate_up: Linear, down: Linear) -> None:
+        self.gate_up = gate_up
+        self.down = down
+
+    def __call__(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        return self.down(F.silu(gate).mul_(up))
+
+
+class Transformer:
+    """`(ids, positions, bias, cache) -> hidden states`, and a head that turns chosen rows into logits."""
+
+    def __init__(
+        self, config: ModelConfig, embedding: Tensor, layers: Sequence[Layer], norm: Tensor, head: Linear
+    ) -> None:
+        self.config = config
+        self.embedding = embedding
+        self.layers = list(layers)
+        self.norm = norm
+        self.lm_head = head
+        self.rotary = rotary_table(config, self.dtype, self.device)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.embedding.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.embedding.device
+
+    def make_cache(self, sequences: int, capacity: int) -> KVCache:
+        """An empty cache of the right shape, dtype and device for this model."""
+        c = self.config
+        return KVCache(
+            c.num_hidden_layers, sequences, c.num_key_value_heads, capacity, c.head_dim, self.dtype, self.device
+        )
+
+    def forward(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        bias: Tensor | None,
+        cache: KVCache,
+        slots: int | Tensor,
+        length: int,
+    ) -> Tensor:
+        """Runs rows through all layers, storing their keys and values, and returns their final hidden states.
+
+        Args:
+            ids, positions: `[N, R]`; positions are absolute and below `config.max_position_embeddings`.
+            bias: `[N, 1, R, length]`, 0 where a row may see a slot and -inf elsewhere, in the model's dtype;
+                None = all seen. Each row, padding included, must see at least one slot.
+            cache: exactly N sequences (a `slice` of a larger one).
+            slots: where the rows go: the first slot for all sequences, or `[N, R]`.
+            length: slots 0 .. length-1 are attended to; it must cover the rows' own slots.
+
+        Returns: `[N, R, hidden_size]`, after the last norm.
+        """
+        n, rows = ids.shape
+        c = self.config
+        x = F.embedding(ids, self.embedding).view(n * rows, -1)
+        cos, sin = self.rotary[positions].view(n, rows, 1, 2, c.head_dim).unbind(3)
+        bias = fold_bias(bias, c.groups)
+        for index, layer in enumerate(self.layers):
+            y = self._norm(x, layer.input_norm)
+            x = x + layer.output(self._attention(index, layer, y, cos, sin, bias, cache, slots, length))
+            x = x + layer.mlp(self._norm(x, layer.post_norm))
+        return self._norm(x, self.norm).view(n, rows, -1)
+
+    __call__ = forward
+
+    def head(self, hidden: Tensor) -> Tensor:
+        """Logits `[..., vocab_size]` of hidden states `[..., hidden_size]`: float32, or float64 for a float64 model."""
+        logits = self.lm_head(hidden)
+        return logits if logits.dtype == torch.float64 else logits.float()
+
+    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
+        return F.rms_norm(x, (x.shape[-1],), weight, self.config.rms_norm_eps)
+
+    def _attention(
+        self,
+        index: int,
+        layer: Layer,
+        x: Tensor,
+        cos: Tensor,
+        sin: Tensor,
+        bias: Tensor | None,
+        cache: KVCache,
+        slots: int | Tensor,
+        length: int,
+    ) -> Tensor:
+        """x `[N*R, H]` -> the attention's heads side by side `[N*R, heads*head_dim]`."""
+        c = self.config
+        n, rows = cos.shape[:2]
+        heads, kv_heads = c.num_attention_heads, c.num_key_value_heads
+        qkv = layer.qkv(x).view(n, rows, heads + 2 * kv_heads, c.head_dim)
+        qk = F.rms_norm(qkv[:, :, : heads + kv_heads], (c.head_dim,), None, c.rms_norm_eps) * layer.qk_norm
+        qk = rotate(qk, cos, sin).transpose(1, 2)
+        cache.write(index, qk[:, heads:], qkv[:, :, heads + kv_heads :].transpose(1, 2), slots)
+        q = qk[:, :heads].reshape(n, kv_heads, c.groups * rows, c.head_dim)
+        y = attend(q, *cache.read(index, length), bias)
+        return y.view(n, heads, rows, c.head_dim).transpose(1, 2).reshape(n * rows, heads * c.head_dim)
+
+
+def rotary_table(config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """`[max_position_embeddings, 2, head_dim]`: each position's cosines, then sines with the first half negated.
+
+    Angles are computed in float32 (float64 for a float64 model), then rounded to the model's dtype. The sign is in
+    the table because the rotation is written as x*cos + roll(x, D/2)*sin.
+    """
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    half = torch.arange(0, config.head_dim, 2, device=device, dtype=wide) / config.head_dim
+    positions = torch.arange(config.max_position_embeddings, device=device, dtype=wide)
+    angles = torch.outer(positions, 1.0 / config.rope_theta**half)
+    cos, sin = angles.cos(), angles.sin()
+    return torch.stack((torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)), 1).to(dtype)
+
+
+def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Rotary positions for x `[N, R, heads, D]`; cos and sin `[N, R, 1, D]` as `rotary_table` gives them."""
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)

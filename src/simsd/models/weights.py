@@ -1,0 +1,105 @@
+"""A checkpoint's weight files: names and shapes first, then tensors one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from simsd.errors import ModelError
+from simsd.models.config import read_json
+
+_SHOWN = 6  # names listed in an error message
+
+
+class WeightFiles:
+    """The safetensors files of a folder: `model.safetensors`, or the shards of `model.safetensors.index.json`.
+
+    Raises:
+        ModelError: no weights, a shard is missing or damaged, or the index names what the shards do not hold.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._files: dict[str, safe_open] = {}  # by weight name
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self._stored: dict[str, str] = {}
+        for path in _weight_paths(folder):
+            self._open(path)
+
+    def _open(self, path: Path) -> None:
+        try:
+            # `safe_open` maps the file: nothing is read until a tensor is asked for.
+            file = safe_open(path, framework="pt", device="cpu")
+            for name in file.keys():  # noqa: SIM118 (not a dict)
+                part = file.get_slice(name)
+                self._files[name] = file
+                self.shapes[name] = tuple(part.get_shape())
+                self._stored[name] = part.get_dtype()
+        except FileNotFoundError as error:
+            raise ModelError(f"{path} does not exist, though the index lists it; download it again.") from error
+        except (SafetensorError, OSError) as error:
+            raise ModelError(f"{path} is not a readable safetensors file ({error}); download it again.") from error
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all weights as stored."""
+        return sum(_numel(shape) * _WIDTH.get(self._stored[name], 4) for name, shape in self.shapes.items())
+
+    def check(self, expected: Mapping[str, tuple[int, ...]], optional: Mapping[str, tuple[int, ...]] = {}) -> None:
+        """Compares names and shapes with what the model needs, before anything is read.
+
+        Raises:
+            ModelError: weights are missing, unexpected or wrongly shaped; the message names them.
+        """
+        missing = [name for name in expected if name not in self.shapes]
+        if missing:
+            raise ModelError(f"{self.folder} lacks {len(missing)} weights that config.json asks for: {_some(missing)}.")
+        known = {**expected, **optional}
+        unexpected = [name for name in self.shapes if name not in known]
+        if unexpected:
+            raise ModelError(f"{self.folder} holds {len(unexpected)} weights of another model: {_some(unexpected)}.")
+        wrong = [
+            f"{name} is {list(self.shapes[name])}, not {list(shape)}"
+            for name, shape in known.items()
+            if name in self.shapes and self.shapes[name] != shape
+        ]
+        if wrong:
+            raise ModelError(f"{self.folder} does not fit its config.json: {_some(wrong)}.")
+
+    def read(self, names: str | Sequence[str], dtype: torch.dtype, device: torch.device) -> Tensor:
+        """One weight, or several stacked along their first dimension, copied one by one into one new tensor."""
+        names = [names] if isinstance(names, str) else names
+        rows = [self.shapes[name][0] for name in names]
+        fused = torch.empty(sum(rows), *self.shapes[names[0]][1:], dtype=dtype, device=device)
+        for name, part in zip(names, fused.split(rows), strict=True):
+            part.copy_(self._files[name].get_tensor(name))
+        return fused
+
+
+_WIDTH = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+
+
+def _weight_paths(folder: Path) -> list[Path]:
+    index = folder / "model.safetensors.index.json"
+    if index.is_file():
+        names = read_json(index).get("weight_map", {}).values()
+        return [folder / name for name in dict.fromkeys(names)]
+    single = folder / "model.safetensors"
+    if single.is_file():
+        return [single]
+    raise ModelError(
+        f"{folder} has neither model.safetensors nor model.safetensors.index.json; "
+        "only safetensors checkpoints can be loaded."
+    )
+
+
+def _numel(shape: tuple[int, ...]) -> int:
+    return torch.Size(shape).numel()
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
