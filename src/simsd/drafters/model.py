@@ -1,0 +1,86 @@
+"""Drafts from a smaller block-diffusion model with the same tokenizer: the paper's case (method section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from simsd.core.draft import BlockState, Draft
+from simsd.core.layout import Layout, unrolled, with_pending
+from simsd.core.states import States
+from simsd.drafters.base import DraftRequest, SequenceView, propose_with
+
+
+class Forward(Protocol):
+    """What runs the draft model; the engine provides it."""
+
+    def logits(self, layout: Layout, stored: Sequence[int], skipped: Sequence[int]) -> Tensor: ...
+
+    def prefill(self, slot: int, ids: Sequence[int]) -> None: ...
+
+    def move(self, source: int, target: int) -> None: ...
+
+
+class ModelDrafter:
+    """A draft model with its own KV cache. Each round brings the cache up to the target's text by the way: the
+    blocks finished since the last round run in front of the first draft forward (method section 6)."""
+
+    wants_logits = False
+
+    def __init__(self, forward: Forward, block_length: int, draft_steps: int = 1) -> None:
+        """draft_steps: forwards of the draft model for each block of the window."""
+        self.forward = forward
+        self.block_length = block_length
+        self.draft_steps = draft_steps
+        self.forwards = 0
+
+    def admit(self, sequence: SequenceView, slot: int) -> None:
+        self.forward.prefill(slot, sequence.text_ids)
+        sequence.memory["draft_stored"] = len(sequence.text_ids)
+
+    def move(self, source: int, target: int) -> None:
+        self.forward.move(source, target)
+
+    def observe(self, sequence: SequenceView, logits: Tensor | None) -> None:
+        return None
+
+    def propose(self, request: DraftRequest) -> Draft:
+        size, state = self.block_length, request.state
+        stored = [s.memory["draft_stored"] for s in request.sequences]
+        behind = [(len(s.text_ids) - have) // size for s, have in zip(request.sequences, stored, strict=True)]
+        lag = max(behind)
+        fill = [[state.mask_id] * ((lag - n) * size) for n in behind]
+        recent = [f + list(s.text_ids[have:]) for f, s, have in zip(fill, request.sequences, stored, strict=True)]
+        recent_ids = torch.tensor(recent, dtype=torch.long, device=state.tokens.device).view(len(behind), lag, size)
+        count = torch.tensor(behind, device=state.tokens.device)
+        start = [len(s.text_ids) for s in request.sequences]
+        none_skipped = [0] * len(start)
+        first = True
+
+        def logits_of(w: int, tokens: Tensor, before: Tensor) -> Tensor:
+            nonlocal first
+            here = BlockState(tokens, state.start + w * size, state.taken, state.mask_id)
+            layout = unrolled(here, _single(here))
+            self.forwards += 1
+            if first:
+                first = False
+                layout = with_pending(layout, recent_ids, count, here.start)
+                skipped = [(lag - n) * size for n in behind]
+                return self.forward.logits(layout, stored, skipped)
+            if w > 0:  # the guessed block in front is rewritten at each look: it may be stored from another round
+                layout = with_pending(layout, before[:, -1:], torch.ones_like(count), here.start)
+            return self.forward.logits(layout, [at + max(w - 1, 0) * size for at in start], none_skipped)
+
+        draft = propose_with(request, logits_of, self.draft_steps)
+        for sequence, at in zip(request.sequences, start, strict=True):
+            sequence.memory["draft_stored"] = at
+        return draft
+
+
+def _single(state: BlockState) -> States:
+    """The state of the block alone."""
+    one = torch.zeros_like(state.start[:, None])
+    return States(state.tokens[:, None], one, one - 1, one, one == 0, state.mask_id)

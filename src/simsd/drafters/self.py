@@ -1,0 +1,31 @@
+"""Drafts without a second model: the target's own logits from its last verification (method section 3)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from simsd.core.draft import Draft, empty_draft
+from simsd.drafters.base import DraftRequest, NoMemory, SequenceView, propose_with
+
+
+class SelfDrafter(NoMemory):
+    """Reads the newest target logits of the unfinished block as guesses for its next steps. It knows nothing of a
+    block that has just begun, and then drafts nothing."""
+
+    wants_logits = True
+
+    def observe(self, sequence: SequenceView, logits: Tensor | None) -> None:
+        sequence.memory["self_logits"] = logits
+
+    def propose(self, request: DraftRequest) -> Draft:
+        seen = [s.memory.get("self_logits") for s in request.sequences]
+        some = next((logits for logits in seen if logits is not None), None)
+        if some is None:
+            return empty_draft(request.state, request.blocks)
+        logits = torch.stack([torch.zeros_like(some) if one is None else one for one in seen])
+        logits[..., request.state.mask_id] = -torch.inf
+        known = torch.tensor([one is not None for one in seen], device=logits.device)
+        return propose_with(replace(request, blocks=1), lambda *_: logits, 1, known)

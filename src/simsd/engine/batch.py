@@ -1,0 +1,96 @@
+"""From sequences to the tensors that one round works on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Many
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from simsd.core.draft import BlockState
+from simsd.core.sampling import Sampler
+from simsd.core.schedule import STRATEGIES, Schedule, doubt_threshold, quotas
+from simsd.engine.request import Sequence
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How the sequences of a batch draw and reveal; it changes only when the batch does.
+
+    timed: a step of some sequence depends on how many steps came before it in the block.
+    logprobs: some sequence wants the log-probabilities of its tokens.
+    """
+
+    sampler: Sampler
+    schedule: Schedule
+    timed: bool
+    logprobs: bool
+
+    @classmethod
+    def of(cls, sequences: Many[Sequence], device: torch.device) -> Rules:
+        params = [s.params for s in sequences]
+        size = sequences[0].block_length
+        quota = [quotas(size, p.denoising_steps or size) for p in params]
+        longest = max(len(q) for q in quota)
+        sampler = Sampler(
+            temperature=torch.tensor([float(p.temperature) for p in params], device=device),
+            top_k=torch.tensor([p.top_k for p in params], device=device),
+            top_p=torch.tensor([float(p.top_p) for p in params], device=device),
+            seed=torch.tensor([p.seed for p in params], device=device),
+            random=any(p.temperature > 0 for p in params),
+            filtered=any(p.temperature > 0 and (p.top_k > 0 or p.top_p < 1) for p in params),
+        )
+        strategy = [p.remasking_strategy or STRATEGIES[0] for p in params]
+        schedule = Schedule(
+            strategy=torch.tensor([STRATEGIES.index(name) for name in strategy], device=device),
+            quota=torch.tensor([q + q[-1:] * (longest - len(q)) for q in quota], device=device),
+            doubt=torch.tensor([doubt_threshold(p.confidence_threshold or 0.0) for p in params], device=device),
+            entropy=torch.tensor([p.eb_threshold or 0.0 for p in params], device=device),
+            present=frozenset(strategy),
+        )
+        uneven = any(len(set(q)) > 1 for q in quota)
+        timed = sampler.random or uneven or "random" in schedule.present
+        return cls(sampler, schedule, timed, any(p.logprobs for p in params))
+
+
+@dataclass(frozen=True)
+class Round:
+    """The state of a batch at the beginning of a round.
+
+    pending: [N, P, B] finished blocks whose K/V are not stored, the last `count` [N] of them real.
+    salt:    [N] the number of the round in each sequence: random numbers of two rounds are independent.
+    stored, skipped: for the runner, a number a sequence.
+    masked: the most masks that a current block has.
+    """
+
+    state: BlockState
+    pending: Tensor
+    count: Tensor
+    salt: Tensor
+    stored: list[int]
+    skipped: list[int]
+    masked: int
+
+    @classmethod
+    def of(cls, sequences: Many[Sequence], device: torch.device) -> Round:
+        size, mask_id = sequences[0].block_length, sequences[0].mask_id
+        state = BlockState(
+            tokens=torch.tensor([s.block for s in sequences], device=device),
+            start=torch.tensor([len(s.text_ids) for s in sequences], device=device),
+            taken=torch.tensor([s.taken for s in sequences], device=device),
+            mask_id=mask_id,
+        )
+        waiting = [s.text_ids[s.stored :] for s in sequences]
+        longest = max(len(ids) for ids in waiting)
+        skipped = [longest - len(ids) for ids in waiting]
+        filled = [[mask_id] * skip + ids for skip, ids in zip(skipped, waiting, strict=True)]
+        return cls(
+            state=state,
+            pending=torch.tensor(filled, dtype=torch.long, device=device).view(len(sequences), longest // size, size),
+            count=torch.tensor([len(ids) // size for ids in waiting], device=device),
+            salt=torch.tensor([s.stats.rounds for s in sequences], device=device),
+            stored=[s.stored for s in sequences],
+            skipped=skipped,
+            masked=max(s.block.count(mask_id) for s in sequences),
+        )

@@ -1,0 +1,128 @@
+"""One round of decoding: draft, verify in one target forward, accept (method section 6).
+
+Ordinary decoding is the same round with an empty draft: a walk over a set of one state.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence as Many
+
+import torch
+from torch import Tensor
+
+from simsd.core.draft import Draft, empty_draft, limit
+from simsd.core.layout import with_pending
+from simsd.drafters.base import Drafter, DraftRequest
+from simsd.engine.batch import Round, Rules
+from simsd.engine.options import DecodingOptions
+from simsd.engine.request import Sequence
+from simsd.engine.runner import Runner
+from simsd.engine.trace import record
+from simsd.engine.verify import Plan, Verdict, entries, judge, log_probabilities, plan, stored_blocks
+from simsd.errors import NumericalError
+
+
+class Decoder:
+    """Runs rounds for a batch of sequences. `drafter` None is ordinary decoding."""
+
+    def __init__(self, options: DecodingOptions, target: Runner, drafter: Drafter | None, *, trace: bool = False):
+        self.options = options
+        self.target = target
+        self.drafter = drafter
+        self.trace = trace
+
+    def round(self, sequences: Many[Sequence], rules: Rules) -> None:
+        """One target forward for all sequences; each takes over what it decides, and may end or fail by it."""
+        clock = [time.perf_counter()]
+        now = Round.of(sequences, self.target.model.device)
+        before = self.drafter.forwards if self.drafter else 0
+        draft = self._draft(sequences, now, rules)
+        forwards = self.drafter.forwards - before if self.drafter else 0
+        clock.append(time.perf_counter())
+
+        work = plan(self.options, now, draft, rules)
+        layout = with_pending(work.layout, now.pending, now.count, now.state.start)
+        logits = self.target.logits(layout, now.stored, now.skipped)
+        clock.append(time.perf_counter())
+
+        verdict = judge(self.options, now, work, logits, rules)
+        for row, sequence in enumerate(sequences):
+            stats = sequence.stats
+            stats.rounds += 1
+            stats.target_forwards += 1
+            stats.draft_forwards += forwards
+            stats.query_tokens += layout.ids.shape[1]
+            if self.trace:
+                sequence.trace.append(record(row, now, work, layout, verdict.outcome))
+        self._commit(sequences, now, work, logits, verdict, rules)
+        clock.append(time.perf_counter())
+        for sequence in sequences:
+            sequence.stats.draft_seconds += clock[1] - clock[0]
+            sequence.stats.verify_seconds += clock[2] - clock[1]
+            sequence.stats.accept_seconds += clock[3] - clock[2]
+
+    def _draft(self, sequences: Many[Sequence], now: Round, rules: Rules) -> Draft:
+        if self.drafter is None:
+            return empty_draft(now.state)
+        gamma, blocks = self._window(sequences)
+        by_draw = self.options.acceptance == "replay"
+        request = DraftRequest(now.state, blocks, rules.sampler, rules.schedule, by_draw, now.salt, sequences)
+        return limit(self.drafter.propose(request), gamma, whole_steps=by_draw)
+
+    def _window(self, sequences: Many[Sequence]) -> tuple[int, int]:
+        """The window in tokens and in blocks; no block beyond what the batch still needs."""
+        size = self.options.block_length
+        gamma = self.options.num_speculative_tokens
+        if gamma is None:  # the paper drafts inside a block; exact decoding gains by going on into the next
+            blocks = 1 if self.options.layout == "paired" else 2
+            gamma = blocks * size
+        else:
+            fewest = min(s.block.count(s.mask_id) for s in sequences)
+            blocks = 1 + -(-max(0, gamma - fewest) // size)
+        return gamma, min(blocks, max(s.blocks_left for s in sequences))
+
+    def _commit(
+        self, sequences: Many[Sequence], now: Round, work: Plan, logits: Tensor, verdict: Verdict, rules: Rules
+    ) -> None:
+        outcome = verdict.outcome
+        batch, blocks, size = outcome.tokens.shape
+        views = entries(work, logits)
+        numbers = [outcome.tokens, outcome.taken, outcome.accepted, work.draft.drafted]
+        if rules.logprobs:
+            numbers.append(log_probabilities(views, outcome))
+        ends = torch.stack((outcome.finished, stored_blocks(work, outcome), outcome.entry, verdict.bad.long()), 1)
+        # the one copy to the host of a round; float64 holds every id and count exactly
+        flat = torch.cat([ends.double(), *(t.flatten(1).double() for t in numbers)], 1).tolist()
+        width = blocks * size
+        for row, sequence in enumerate(sequences):
+            finished, stored, entry, bad = (int(x) for x in flat[row][:4])
+            if bad:
+                sequence.error = NumericalError(
+                    f"the target's logits were not numbers at position {len(sequence.text_ids)}; "
+                    "the weights or the dtype overflow: try dtype float32 or bfloat16"
+                )
+                sequence.finish("error", 0)
+                continue
+            parts = [flat[row][4 + k * width : 4 + (k + 1) * width] for k in range(len(numbers))]
+            tokens, taken = _blocks(parts[0], size), _blocks(parts[1], size)
+            logprobs = [parts[4][w * size : (w + 1) * size] for w in range(blocks)] if rules.logprobs else None
+            self._count(sequence, int(sum(parts[2])), int(sum(parts[3])))
+            sequence.stored = len(sequence.text_ids) + stored * size
+            sequence.stats.committed_tokens += sequence.put(tokens, taken, logprobs, finished)
+            if self.drafter is not None and self.drafter.wants_logits:
+                open_block = finished < blocks and (outcome.taken[row, finished] >= 0).any()
+                self.drafter.observe(sequence, views[row, entry].clone() if open_block else None)
+
+    @staticmethod
+    def _count(sequence: Sequence, accepted: int, drafted: int) -> None:
+        stats = sequence.stats
+        stats.accepted_tokens += accepted
+        stats.drafted_tokens += drafted
+        histogram = stats.acceptance_histogram
+        histogram += [0] * (accepted + 1 - len(histogram))
+        histogram[accepted] += 1
+
+
+def _blocks(values: Many[float], size: int) -> list[list[int]]:
+    return [[int(v) for v in values[at : at + size]] for at in range(0, len(values), size)]

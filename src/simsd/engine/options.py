@@ -1,0 +1,179 @@
+"""What a user may set, checked: how the library decodes, and how one request samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from simsd.core.schedule import STRATEGIES, quotas
+from simsd.core.states import KINDS
+from simsd.errors import ConfigError
+
+METHODS = ("none", "simsd", "exact", "exact-draft-order")
+LAYOUTS = ("paired", "unrolled")
+ACCEPTANCES = ("rejection", "match", "replay")
+DRAFTERS = ("model", "self", "trajectory", "lookup")
+
+# Method -> layout, acceptance (method section 5). "rejection" is "match" for a greedy request.
+PAIRS = {
+    "none": ("unrolled", "replay"),
+    "simsd": ("paired", "rejection"),
+    "exact": ("unrolled", "replay"),
+    "exact-draft-order": ("unrolled", "rejection"),
+}
+
+
+def choose(name: str, value: str, allowed: Sequence[str]) -> str:
+    """The value, if it is one of those allowed."""
+    if value not in allowed:
+        raise ConfigError(f"{name} is {value!r}; choose one of {', '.join(allowed)}")
+    return value
+
+
+def whole(name: str, value: Any, least: int, hint: str = "") -> None:
+    """Refuses what is not a whole number of at least `least`."""
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise ConfigError(f"{name} is {value!r}; it must be a whole number of {least} or more{hint}")
+
+
+def number(name: str, value: Any, low: float, high: float, *, open_low: bool = False) -> None:
+    """Refuses what is not a number from low to high."""
+    good = isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
+    if not good or not low <= value <= high or (open_low and value == low) or math.isinf(value):
+        bounds = f"in ({low:g}, {high:g}]" if open_low else f"from {low:g} to {high:g}"
+        bounds = bounds if math.isfinite(high) else f"{'above' if open_low else 'at least'} {low:g}"
+        raise ConfigError(f"{name} is {value!r}; it must be a number {bounds}")
+
+
+@dataclass(frozen=True)
+class DecodingOptions:
+    """How to decode: method, draft and schedule. `resolve` fills in what depends on the method.
+
+    num_speculative_tokens: the draft window gamma in tokens; None lets the method choose.
+    position_copy: False runs the paper's ablation of the paired layout.
+    """
+
+    method: str = "exact"
+    layout: str | None = None
+    acceptance: str | None = None
+    drafter: str | None = None
+    states: str | None = None
+    num_speculative_tokens: int | None = None
+    draft_steps: int = 1
+    block_length: int = 4
+    denoising_steps: int | None = None
+    remasking_strategy: str = "low_confidence_static"
+    confidence_threshold: float = 0.9
+    eb_threshold: float = 0.1
+    position_copy: bool = True
+
+    def resolve(self, has_draft_model: bool) -> DecodingOptions:
+        """Checks everything and fills in layout, acceptance and drafter. Raises ConfigError."""
+        choose("method", self.method, METHODS)
+        layout, acceptance = PAIRS[self.method]
+        layout = choose("layout", self.layout or layout, LAYOUTS)
+        acceptance = choose("acceptance", self.acceptance or acceptance, ACCEPTANCES)
+        if layout == "paired" and acceptance == "replay":
+            raise ConfigError(
+                "acceptance 'replay' needs the logits of whole states, which layout 'paired' does not give; "
+                "use layout 'unrolled', or acceptance 'rejection' or 'match'"
+            )
+        if self.method == "none" and (layout, acceptance) != PAIRS["none"]:
+            raise ConfigError(
+                "method 'none' is ordinary decoding and takes no layout or acceptance; choose another method"
+            )
+        if self.states is not None:
+            choose("states", self.states, KINDS)
+            if acceptance != "replay" and self.states != "chain":
+                raise ConfigError(
+                    f"states {self.states!r} needs acceptance 'replay'; in the draft's order there is only the chain"
+                )
+        drafter = choose("drafter", self.drafter or ("model" if has_draft_model else "self"), DRAFTERS)
+        if drafter == "model" and not has_draft_model and self.method != "none":
+            raise ConfigError("drafter 'model' needs a draft model; give one, or choose drafter 'self' or 'lookup'")
+        if self.num_speculative_tokens is not None:
+            whole("num_speculative_tokens", self.num_speculative_tokens, 1, "; for ordinary decoding use method 'none'")
+        whole("block_length", self.block_length, 1)
+        whole("draft_steps", self.draft_steps, 1)
+        if self.draft_steps > self.block_length:
+            raise ConfigError(
+                f"draft_steps is {self.draft_steps}; it must be from 1 to the block length {self.block_length}"
+            )
+        resolved = replace(self, layout=layout, acceptance=acceptance, drafter=drafter)
+        check_schedule(resolved)
+        return resolved
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How one request samples and when it stops. None means: as the `LLM` was set up.
+
+    temperature: 0 is greedy. top_k: 0 is off. top_p: in (0, 1]. seed: None draws a fresh one.
+    stop: strings that end the text (not part of it). stop_token_ids: ids, besides the checkpoint's own.
+    ignore_eos: goes on past the checkpoint's own stop ids, up to max_tokens.
+    logprobs: also return log p of each token under the target's softmax at temperature 1.
+    """
+
+    max_tokens: int = 256
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int | None = None
+    stop: str | Sequence[str] = ()
+    stop_token_ids: Sequence[int] = ()
+    ignore_eos: bool = False
+    logprobs: bool = False
+    denoising_steps: int | None = None
+    remasking_strategy: str | None = None
+    confidence_threshold: float | None = None
+    eb_threshold: float | None = None
+
+    def resolve(self, options: DecodingOptions, seed: int) -> SamplingParams:
+        """Checks everything and fills in what the options say. Raises ConfigError."""
+        whole("max_tokens", self.max_tokens, 1)
+        number("temperature", self.temperature, 0.0, math.inf)
+        whole("top_k", self.top_k, 0, " (0 switches it off)")
+        number("top_p", self.top_p, 0.0, 1.0, open_low=True)
+        if self.seed is not None:
+            whole("seed", self.seed, 0)
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        if not all(isinstance(text, str) and text for text in stop):
+            raise ConfigError(f"stop is {self.stop!r}; it must be one or more non-empty strings")
+        for token in self.stop_token_ids:
+            whole("stop_token_ids", token, 0)
+        if options.acceptance == "match" and self.temperature > 0:
+            raise ConfigError(
+                f"acceptance 'match' is greedy, but temperature is {self.temperature:g}; "
+                "use 'rejection' or 'replay', or temperature 0"
+            )
+        given = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name in ("remasking_strategy", "confidence_threshold", "eb_threshold", "denoising_steps"):
+            if given[name] is None:
+                given[name] = getattr(options, name)
+        given.update(
+            stop=stop,
+            stop_token_ids=tuple(self.stop_token_ids),
+            seed=(seed if self.seed is None else self.seed) % 2**63,
+            denoising_steps=given["denoising_steps"] or options.block_length,
+        )
+        resolved = SamplingParams(**given)
+        check_schedule(replace(options, **{f: given[f] for f in _SCHEDULE}))
+        return resolved
+
+
+_SCHEDULE = ("remasking_strategy", "confidence_threshold", "eb_threshold", "denoising_steps")
+
+
+def check_schedule(options: DecodingOptions) -> None:
+    """Refuses a schedule that cannot be run. Raises ConfigError."""
+    choose("remasking_strategy", options.remasking_strategy, STRATEGIES)
+    number("confidence_threshold", options.confidence_threshold, 0.0, 1.0)
+    number("eb_threshold", options.eb_threshold, 0.0, math.inf)
+    if options.denoising_steps is not None:
+        whole("denoising_steps", options.denoising_steps, 1)
+        try:
+            quotas(options.block_length, options.denoising_steps)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None

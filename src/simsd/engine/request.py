@@ -1,0 +1,196 @@
+"""One sequence on its way: its text so far, its block under decoding, and what was counted."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from simsd.engine.options import SamplingParams
+from simsd.errors import SimsdError
+
+
+@dataclass
+class Stats:
+    """What a request cost and gained (method section 7). Seconds of a batch count in full for each of its requests.
+
+    tokens: of the final text, counted once from its ids, the same way for every method.
+    committed_tokens: all tokens put into blocks, also those beyond a stop id or max_tokens.
+    query_tokens: rows of the target's decoding forwards (fill-up rows of a batch included), prefill apart.
+    acceptance_histogram: how many rounds kept 0, 1, 2 ... drafted tokens.
+    """
+
+    tokens: int = 0
+    prompt_tokens: int = 0
+    prefill_tokens: int = 0
+    rounds: int = 0
+    target_forwards: int = 0
+    draft_forwards: int = 0
+    drafted_tokens: int = 0
+    accepted_tokens: int = 0
+    committed_tokens: int = 0
+    query_tokens: int = 0
+    acceptance_histogram: list[int] = field(default_factory=list)
+    prefill_seconds: float = 0.0
+    draft_seconds: float = 0.0
+    verify_seconds: float = 0.0
+    accept_seconds: float = 0.0
+    seconds: float = 0.0
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """Accepted / drafted tokens; None where nothing was drafted."""
+        return self.accepted_tokens / self.drafted_tokens if self.drafted_tokens else None
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Tokens committed per target forward, corrections and bonus included."""
+        return self.committed_tokens / max(self.target_forwards, 1)
+
+    @property
+    def tokens_per_forward(self) -> float:
+        """Tokens of the final text per target forward (prefill not counted)."""
+        return self.tokens / max(self.target_forwards, 1)
+
+    @property
+    def query_tokens_per_forward(self) -> float:
+        return self.query_tokens / max(self.target_forwards, 1)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """With prefill."""
+        return self.tokens / self.seconds if self.seconds else 0.0
+
+    @property
+    def decode_tokens_per_second(self) -> float:
+        """Without prefill."""
+        spent = self.draft_seconds + self.verify_seconds + self.accept_seconds
+        return self.tokens / spent if spent else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything counted and derived, ready for JSON."""
+        derived = ("acceptance_rate", "mean_acceptance_length", "tokens_per_forward", "query_tokens_per_forward")
+        rates = ("tokens_per_second", "decode_tokens_per_second")
+        return asdict(self) | {name: getattr(self, name) for name in (*derived, *rates)}
+
+
+@dataclass
+class Sequence:
+    """A request while it is decoded. `params` are resolved.
+
+    text_ids: prompt and finished blocks, a multiple of the block length long.
+    block:    the block under decoding, MASK where unknown; taken: steps taken in it.
+    stored:   tokens of text_ids whose K/V the target's cache holds.
+    text_end: characters of the text before a stop string, where one ended it.
+    """
+
+    index: int
+    prompt_ids: list[int]
+    params: SamplingParams
+    stop_ids: frozenset[int]
+    block_length: int
+    mask_id: int
+    text_ids: list[int] = field(init=False)
+    block: list[int] = field(init=False)
+    taken: int = 0
+    stored: int = 0
+    steps: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    memory: dict[str, Any] = field(default_factory=dict)
+    stats: Stats = field(default_factory=Stats)
+    trace: list[Any] = field(default_factory=list)
+    finish_reason: str | None = None
+    error: SimsdError | None = None
+    token_ids: list[int] = field(default_factory=list)
+    text_end: int | None = None
+    started: float = 0.0
+
+    def __post_init__(self) -> None:
+        size = self.block_length
+        whole = len(self.prompt_ids) // size * size
+        tail = self.prompt_ids[whole:]
+        self.text_ids = self.prompt_ids[:whole]
+        self.block = tail + [self.mask_id] * (size - len(tail))
+        # step and log-probability of every position from the first decoded block on; -1 and 0 for the prompt's tail
+        self._block_steps = [-1] * size
+        self._block_logprobs = [0.0] * size
+        self._tail = len(tail)
+        self.stats.prompt_tokens = len(self.prompt_ids)
+        self.memory["prompt_length"] = len(self.prompt_ids)
+
+    @property
+    def first_block(self) -> int:
+        """Where the first decoded block begins."""
+        return len(self.prompt_ids) - self._tail
+
+    @property
+    def blocks_left(self) -> int:
+        """Blocks that decoding to max_tokens still needs, the current one included; at least 1."""
+        end = len(self.prompt_ids) + self.params.max_tokens
+        return max(1, -(-(end - len(self.text_ids)) // self.block_length))
+
+    def put(
+        self, tokens: list[list[int]], taken: list[list[int]], logprobs: list[list[float]] | None, finished: int
+    ) -> int:
+        """Takes over a round's window of blocks; returns how many tokens it committed."""
+        count = 0
+        for w, block in enumerate(tokens[: finished + 1]):
+            if w > 0:
+                self._block_steps, self._block_logprobs = [-1] * self.block_length, [0.0] * self.block_length
+                self.taken = 0
+            self.block = block
+            for place, step in enumerate(taken[w]):
+                if step >= 0:
+                    count += 1
+                    self._block_steps[place] = step
+                    if logprobs is not None:
+                        self._block_logprobs[place] = logprobs[w][place]
+                    self.taken = max(self.taken, step + 1)
+            if w < finished:
+                self.text_ids += block
+                self.steps += self._block_steps
+                self.logprobs += self._block_logprobs
+                if self._ends():
+                    return count
+        if finished == len(tokens):
+            self.block = [self.mask_id] * self.block_length
+            self._block_steps, self._block_logprobs = [-1] * self.block_length, [0.0] * self.block_length
+            self.taken = 0
+        return count
+
+    def _ends(self) -> bool:
+        """True, with token_ids and finish_reason set, once the finished blocks hold a stop id or max_tokens."""
+        new = self.text_ids[len(self.prompt_ids) :]
+        # only the newest block can hold a stop id: before it decoding would have ended
+        recent = max(0, len(new) - self.block_length)
+        for at in range(recent, min(len(new), self.params.max_tokens)):
+            if new[at] in self.stop_ids:
+                self.finish("stop", at)
+                return True
+        if len(new) >= self.params.max_tokens:
+            self.finish("length", self.params.max_tokens)
+            return True
+        return False
+
+    @property
+    def generated(self) -> list[int]:
+        """Ids generated so far in finished blocks, cut at the end once there is one."""
+        if self.finish_reason is not None:
+            return self.token_ids
+        return self.text_ids[len(self.prompt_ids) :]
+
+    def finish(self, reason: str, count: int) -> None:
+        """Ends the sequence with its first `count` generated tokens."""
+        begin = len(self.prompt_ids)
+        self.finish_reason = reason
+        self.token_ids = self.text_ids[begin : begin + count]
+        self.stats.tokens = count
+
+    @property
+    def token_steps(self) -> list[int]:
+        """The reveal step of each of `token_ids` inside its block."""
+        return self.steps[self._tail : self._tail + len(self.token_ids)]
+
+    @property
+    def token_logprobs(self) -> list[float]:
+        """log p of each of `token_ids`; zeros unless asked for."""
+        return self.logprobs[self._tail : self._tail + len(self.token_ids)]

@@ -1,0 +1,116 @@
+"""One forward pass of a model over a layout: slots, the additive mask, and logits of the judged rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from simsd.core.layout import Layout, block_causal
+
+PREFILL_ROWS = 512
+
+
+class Model(Protocol):
+    """Anything that can be target or draft: `(ids, positions, mask, cache) -> hidden`, and a head."""
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def make_cache(self, sequences: int, capacity: int) -> Any: ...
+
+    def forward(
+        self, ids: Tensor, positions: Tensor, bias: Tensor | None, cache: Any, slots: int | Tensor, length: int
+    ) -> Tensor: ...
+
+    def head(self, hidden: Tensor) -> Tensor: ...
+
+
+class Runner:
+    """A model with its cache. Sequences 0 .. N-1 of the cache are the batch; the engine owns their lengths.
+
+    Tail rows are written behind what is stored, so that committing them is counting them as stored, and rolling
+    back is doing nothing (method section 6).
+    """
+
+    def __init__(self, model: Model, mask_id: int, block_length: int, max_position: int) -> None:
+        self.model = model
+        self.mask_id = mask_id
+        self.block_length = block_length
+        self.max_position = max_position
+        self.cache: Any = None
+
+    def reserve(self, sequences: int, slots: int) -> None:
+        """Makes room for that many sequences of that many tokens, scratch included."""
+        if self.cache is None:
+            self.cache = self.model.make_cache(sequences, slots)
+        if sequences > self.cache.sequences:
+            self.cache.grow_sequences(sequences)
+        if slots > self.cache.capacity:
+            self.cache.grow(max(slots, self.cache.capacity * 3 // 2))
+
+    def hidden(self, layout: Layout, stored: Sequence[int], skipped: Sequence[int], first: int = 0) -> Tensor:
+        """Runs the layout's rows for cache places first .. first+N-1 and returns their hidden states [N, R, H].
+
+        stored: tokens of each sequence that the cache holds; skipped: fill-up rows in front of each (layout.skip).
+        """
+        batch, rows = layout.ids.shape
+        length = max(stored) + rows
+        self.reserve(first + batch, length + 1)
+        slots, bias = self._place(layout, stored, skipped, length)
+        cache = self.cache if batch == self.cache.sequences else self.cache.slice(first, batch)
+        positions = layout.positions.clamp(max=self.max_position - 1)
+        return self.model.forward(layout.ids, positions, bias, cache, slots, length)
+
+    def logits(self, layout: Layout, stored: Sequence[int], skipped: Sequence[int]) -> Tensor:
+        """Logits [N, J, V] of the judged rows, with -inf for MASK."""
+        hidden = self.hidden(layout, stored, skipped)
+        judged = layout.judge
+        if judged.shape[1] != hidden.shape[1]:
+            hidden = hidden.gather(1, judged[..., None].expand(-1, -1, hidden.shape[-1]))
+        logits = self.model.head(hidden)
+        logits[..., self.mask_id] = -torch.inf
+        return logits
+
+    def prefill(self, slot: int, ids: Sequence[int]) -> None:
+        """Stores the K/V of whole blocks of text for one sequence, in pieces of bounded size."""
+        piece = max(PREFILL_ROWS // self.block_length, 1) * self.block_length
+        for begin in range(0, len(ids), piece):
+            part = torch.tensor([ids[begin : begin + piece]], device=self.model.device)
+            layout = block_causal(part, torch.tensor([begin], device=part.device), self.block_length)
+            self.hidden(layout, [begin], [0], first=slot)
+
+    def move(self, source: int, target: int) -> None:
+        """The sequence at cache place `source` takes the place `target`."""
+        self.cache.move(source, target)
+
+    def _place(
+        self, layout: Layout, stored: Sequence[int], skipped: Sequence[int], length: int
+    ) -> tuple[int | Tensor, Tensor]:
+        """Where the rows are written, and the additive mask [N, 1, R, length] of what they see."""
+        mask = layout.mask
+        batch, rows = layout.ids.shape
+        if min(stored) == max(stored) and not any(skipped):
+            begin = stored[0]
+            seen = torch.ones(batch, rows, length, dtype=torch.bool, device=mask.device)
+            seen[:, :, begin:] = mask
+            return begin, self._additive(seen)
+        have = torch.tensor(stored, device=mask.device)[:, None]
+        slots = have + torch.arange(rows, device=mask.device) - layout.skip[:, None]
+        fill = torch.arange(rows, device=mask.device) < layout.skip[:, None]
+        slots = torch.where(fill, self.cache.capacity - 1, slots)  # fill-up rows write where nobody reads
+        seen = (torch.arange(length + 1, device=mask.device) < have)[:, None].repeat(1, rows, 1)
+        columns = slots.clamp(max=length)[:, None].expand(-1, rows, -1)
+        seen.scatter_(2, columns, mask)
+        seen = seen[..., :length]
+        seen[..., 0] |= fill  # a row that sees nothing would be NaN
+        return slots, self._additive(seen)
+
+    def _additive(self, seen: Tensor) -> Tensor:
+        bias = torch.zeros(seen.shape, dtype=self.model.dtype, device=seen.device)
+        return bias.masked_fill_(~seen, -torch.inf)[:, None]

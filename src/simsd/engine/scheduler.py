@@ -1,0 +1,120 @@
+"""Which sequences run: places in the batch, refilled as soon as a sequence ends (continuous batching)."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from collections.abc import Sequence as Many
+
+import torch
+
+from simsd.drafters.base import Drafter
+from simsd.engine.batch import Rules
+from simsd.engine.decoder import Decoder
+from simsd.engine.options import DecodingOptions
+from simsd.engine.request import Sequence
+from simsd.engine.runner import Runner
+
+
+class Scheduler:
+    """Waiting and running sequences. Places 0 .. n-1 of the caches are the running ones, in the order of `running`."""
+
+    def __init__(
+        self,
+        options: DecodingOptions,
+        target: Runner,
+        drafter: Drafter | None,
+        *,
+        decode: Callable[[Many[int]], str],
+        max_num_seqs: int = 16,
+        trace: bool = False,
+    ) -> None:
+        """decode: ids -> text, to look for stop strings."""
+        self.target = target
+        self.drafter = drafter
+        self.decoder = Decoder(options, target, drafter, trace=trace)
+        self.decode = decode
+        self.max_num_seqs = max_num_seqs
+        self.waiting: deque[Sequence] = deque()
+        self.running: list[Sequence] = []
+        self._rules: Rules | None = None
+
+    def add(self, sequence: Sequence) -> None:
+        """Queues a sequence; it starts in the next `step` that has a free place."""
+        sequence.started = time.perf_counter()
+        self.waiting.append(sequence)
+
+    def cancel(self, sequence: Sequence) -> None:
+        """Takes a sequence out, wherever it is. Its place is free by the next step."""
+        if sequence in self.waiting:
+            self.waiting.remove(sequence)
+        elif sequence in self.running:
+            self._release(self.running.index(sequence))
+
+    @property
+    def busy(self) -> bool:
+        return bool(self.waiting or self.running)
+
+    @torch.inference_mode()
+    def step(self) -> list[Sequence]:
+        """Fills free places, runs one round, and returns the sequences that ended in it."""
+        while self.waiting and len(self.running) < self.max_num_seqs:
+            self._admit(self.waiting.popleft())
+        if not self.running:
+            return []
+        if self._rules is None:
+            self._rules = Rules.of(self.running, self.target.model.device)
+        self.decoder.round(self.running, self._rules)
+        ended = []
+        for place in reversed(range(len(self.running))):
+            sequence = self.running[place]
+            if sequence.params.stop:
+                self._look_for_stop(sequence)
+            if sequence.finish_reason is not None:
+                sequence.stats.seconds = time.perf_counter() - sequence.started
+                self._release(place)
+                ended.append(sequence)
+        return ended[::-1]
+
+    def _admit(self, sequence: Sequence) -> None:
+        place = len(self.running)
+        begin = time.perf_counter()
+        self.target.reserve(place + 1, len(sequence.text_ids) + 1)
+        self.target.prefill(place, sequence.text_ids)
+        sequence.stored = len(sequence.text_ids)
+        if self.drafter is not None:
+            self.drafter.admit(sequence, place)
+        sequence.stats.prefill_tokens = len(sequence.text_ids)
+        sequence.stats.prefill_seconds = time.perf_counter() - begin
+        self.running.append(sequence)
+        self._rules = None
+
+    def _release(self, place: int) -> None:
+        """Frees a place; the last sequence moves into it, so that the running ones stay side by side."""
+        last = len(self.running) - 1
+        if place != last:
+            self.running[place] = self.running[last]
+            self.target.move(last, place)
+            if self.drafter is not None:
+                self.drafter.move(last, place)
+        self.running.pop()
+        self._rules = None
+
+    def _look_for_stop(self, sequence: Sequence) -> None:
+        """Ends the sequence before the earliest stop string in its text."""
+        if sequence.finish_reason == "error":
+            return
+        ids = sequence.generated
+        text = self.decode(ids)
+        found = [at for stop in sequence.params.stop if (at := text.find(stop)) >= 0]
+        if not found:
+            return
+        end = min(found)
+        # the fewest tokens whose text holds all that stands before the stop string
+        low, high = 0, len(ids)
+        while low < high:
+            middle = (low + high) // 2
+            low, high = (low, middle) if len(self.decode(ids[:middle])) >= end else (middle + 1, high)
+        sequence.finish("stop", low)
+        sequence.text_end = end

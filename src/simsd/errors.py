@@ -1,0 +1,27 @@
+"""Errors that a user can act on: each says what was wrong, with the value, and what to do."""
+
+from __future__ import annotations
+
+
+class SimsdError(Exception):
+    """Base of all errors raised on purpose; the command line turns it into exit code 2."""
+
+
+class ModelError(SimsdError):
+    """A checkpoint that cannot be used: unknown type, missing files, weights that do not fit."""
+
+
+class PairError(ModelError):
+    """A draft model that cannot draft for the target: other vocabulary, MASK id or block length."""
+
+
+class ConfigError(SimsdError, ValueError):
+    """A decoding option that is out of range or contradicts another one."""
+
+
+class PromptError(SimsdError, ValueError):
+    """A prompt that cannot be decoded: empty, too long, or not text."""
+
+
+class NumericalError(SimsdError, ArithmeticError):
+    """Logits that are not numbers; the request that met them fails alone."""

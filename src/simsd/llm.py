@@ -1,0 +1,394 @@
+"""What users import: `LLM`, its results, and the parameters of a request."""
+
+from __future__ import annotations
+
+import secrets
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Sequence as Many
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from simsd.drafters.base import Drafter
+from simsd.drafters.lookup import LookupDrafter
+from simsd.drafters.model import ModelDrafter
+from simsd.drafters.self import SelfDrafter
+from simsd.drafters.trajectory import Trajectory, TrajectoryDrafter
+from simsd.engine.options import DecodingOptions, SamplingParams, whole
+from simsd.engine.request import Sequence, Stats
+from simsd.engine.runner import Runner
+from simsd.engine.scheduler import Scheduler
+from simsd.engine.trace import RoundTrace
+from simsd.errors import ConfigError, PromptError, SimsdError
+from simsd.models.config import ModelConfig
+from simsd.models.loader import LoadedModel, check_pair, load
+from simsd.models.tokenizer import Tokenizer
+from simsd.progress import track
+
+__all__ = ["LLM", "Completion", "Piece", "RoundTrace", "SamplingParams", "Stats", "Trajectory"]
+
+Prompt = str | Many[int]
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One request's result.
+
+    prompt:    the text, or ids, that was asked for.
+    token_ids: generated ids, the stop id excluded; text: what they decode to, cut before a stop string.
+    steps:     for each token the denoising step inside its block that revealed it, from 0: the decode order.
+    logprobs:  log p of each token under the target's softmax when it was put; None unless asked for.
+    finish_reason: "stop", "length" or "error" (then `error` says what).
+    trace:     one entry a round, if the LLM was made with `trace=True`.
+    """
+
+    prompt: Prompt
+    text: str
+    token_ids: list[int]
+    finish_reason: str
+    steps: list[int] = field(default_factory=list)
+    logprobs: list[float] | None = None
+    stats: Stats = field(default_factory=Stats)
+    trace: list[RoundTrace] | None = None
+    error: SimsdError | None = None
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """This decoding as a draft for another one (drafter "trajectory")."""
+        return Trajectory(self.token_ids, self.steps)
+
+
+@dataclass(frozen=True)
+class Piece:
+    """New text of a stream, with its tokens; the last piece carries the whole completion."""
+
+    text: str
+    token_ids: list[int]
+    completion: Completion | None = None
+
+
+class LLM:
+    """A block-diffusion language model with a way to decode it.
+
+    `LLM()` is the embedded pair. Decoding options are those of `DecodingOptions`; each can also be set for one
+    request in `SamplingParams` where that has a field of the same name.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        draft_model: str | Path | None = None,
+        method: str | None = None,
+        dtype: str = "auto",
+        device: str = "auto",
+        block_length: int | None = None,
+        mask_token_id: int | None = None,
+        max_num_seqs: int = 16,
+        max_model_len: int | None = None,
+        trace: bool = False,
+        **options: Any,
+    ) -> None:
+        """Loads the checkpoints and checks the options.
+
+        model: a folder or a hub name; None is the embedded target (with the embedded draft model, if none is given).
+        draft_model: likewise; it must share the target's tokenizer.
+        method: "none", "simsd", "exact", "exact-draft-order"; None is "exact" with a draft model, else "none".
+        dtype: "auto", "float32", "bfloat16", "float64"; device: "auto", "cpu", "cuda", "cuda:1".
+        block_length, mask_token_id: override the checkpoint's.
+        max_num_seqs: most sequences decoded side by side. max_model_len: most tokens of prompt and answer.
+        trace: keep what happened in every round.
+
+        Raises: ModelError, PairError, ConfigError.
+        """
+        unknown = set(options) - {f.name for f in fields(DecodingOptions)}
+        if unknown:
+            raise ConfigError(f"unknown option {sorted(unknown)[0]!r}; see simsd.engine.options.DecodingOptions")
+        whole("max_num_seqs", max_num_seqs, 1)
+        if max_model_len is not None:
+            whole("max_model_len", max_model_len, 2)
+        # what does not depend on the checkpoint is checked before minutes are spent on loading it
+        draft: DecodingOptions = DecodingOptions(method=method or "exact", **options)
+        draft.resolve(has_draft_model=True)
+        if model is None:
+            model = "tiny"
+            draft_model = draft_model or "tiny-draft"
+        self._target = load(model, dtype, device, mask_token_id, block_length)
+        self._draft: LoadedModel | None = None
+        if draft_model is not None:
+            self._draft = load(draft_model, dtype, device, mask_token_id, self._target.config.block_length)
+            check_pair(self._target, self._draft)
+        self._max_model_len = max_model_len
+        self._max_num_seqs = max_num_seqs
+        self._trace = trace
+        method = method or ("exact" if self._draft is not None else "none")
+        self._set_up(replace(draft, method=method, block_length=self._target.config.block_length or 4))
+
+    def with_options(self, **changes: Any) -> LLM:
+        """Another `LLM` on the same weights, with its own caches and some options changed.
+
+        Raises: ConfigError.
+        """
+        other = object.__new__(LLM)
+        own = {"trace": self._trace, "max_num_seqs": self._max_num_seqs, "max_model_len": self._max_model_len}
+        other._target, other._draft = self._target, self._draft
+        other._trace = changes.pop("trace", own["trace"])
+        other._max_num_seqs = changes.pop("max_num_seqs", own["max_num_seqs"])
+        other._max_model_len = changes.pop("max_model_len", own["max_model_len"])
+        unknown = set(changes) - {f.name for f in fields(DecodingOptions)}
+        if unknown:
+            raise ConfigError(f"unknown option {sorted(unknown)[0]!r}; see simsd.engine.options.DecodingOptions")
+        base = self._given
+        if changes.get("method", base.method) != base.method:  # the other method's own layout, unless it is given too
+            base = replace(base, layout=None, acceptance=None, states=None)
+        other._set_up(replace(base, **changes))
+        return other
+
+    def _set_up(self, given: DecodingOptions) -> None:
+        self._given = given
+        self.options = given.resolve(self._draft is not None)
+        self._warn_block_length()
+        size = self.options.block_length
+        # numbering the slots on (the ablation) uses positions one block further
+        reach = self.config.max_position_embeddings - (0 if self.options.position_copy else size)
+        self.max_model_len = min(self._max_model_len or reach, reach) // size * size
+        target = self._runner(self._target)
+        self._scheduler = Scheduler(
+            self.options,
+            target,
+            self._drafter(),
+            decode=self.tokenizer.decode,
+            max_num_seqs=self._max_num_seqs,
+            trace=self._trace,
+        )
+        self._count = 0
+
+    def _runner(self, loaded: LoadedModel) -> Runner:
+        config = loaded.config
+        mask_id = self._target.config.mask_token_id
+        assert mask_id is not None
+        return Runner(loaded.model, mask_id, self.options.block_length, config.max_position_embeddings)
+
+    def _drafter(self) -> Drafter | None:
+        if self.options.method == "none":
+            return None
+        if self.options.drafter == "model":
+            assert self._draft is not None
+            return ModelDrafter(self._runner(self._draft), self.options.block_length, self.options.draft_steps)
+        if self.options.drafter == "self":
+            return SelfDrafter()
+        return LookupDrafter() if self.options.drafter == "lookup" else TrajectoryDrafter()
+
+    def _warn_block_length(self) -> None:
+        size = self.options.block_length
+        for loaded in (self._target, self._draft):
+            if loaded is not None and loaded.config.trained_block_lengths:
+                trained = loaded.config.trained_block_lengths
+                if size not in trained:
+                    lengths = ", ".join(map(str, trained))
+                    warnings.warn(
+                        f"{loaded.name} was trained for block length {lengths}, not {size}: expect worse text; "
+                        f"use block_length={trained[0]}",
+                        stacklevel=4,
+                    )
+
+    # ------------------------------------------------------------------ what is known
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._target.tokenizer
+
+    @property
+    def config(self) -> ModelConfig:
+        return self._target.config
+
+    @property
+    def embedded(self) -> bool:
+        """True for the pair that comes with the package."""
+        return self._target.name == "tiny"
+
+    # ------------------------------------------------------------------ decoding
+    def generate(
+        self,
+        prompts: Prompt | Many[Prompt],
+        params: SamplingParams | None = None,
+        *,
+        trajectories: Many[Trajectory] | None = None,
+        progress: bool = False,
+    ) -> list[Completion]:
+        """Completes raw text (no chat template). Results do not depend on what else is in the batch.
+
+        prompts: text, ids, or a list of either. In a list a bad prompt fails alone: its completion carries `error`.
+        trajectories: one a prompt, for drafter "trajectory". progress: show a progress bar.
+
+        Raises: PromptError or NumericalError for a single prompt; ConfigError.
+        """
+        single = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
+        many: list[Any] = [prompts] if single else list(prompts)
+        return self._complete(many, params, single, trajectories, progress)
+
+    def chat(
+        self,
+        messages: Many[Message] | Many[Many[Message]],
+        params: SamplingParams | None = None,
+        *,
+        progress: bool = False,
+    ) -> list[Completion]:
+        """Answers a conversation, or a list of them, through the checkpoint's chat template.
+
+        Raises: as `generate`; ModelError where the checkpoint has no chat template.
+        """
+        single = len(messages) == 0 or isinstance(messages[0], Mapping)
+        many: list[Any] = [messages] if single else list(messages)
+        prompts: list[Any] = []
+        for conversation in many:
+            try:
+                prompts.append(self.tokenizer.apply_chat_template(conversation))
+            except PromptError as error:
+                if single:
+                    raise
+                prompts.append(error)
+        return self._complete(prompts, params, single, None, progress)
+
+    def stream(self, prompt: Prompt | Many[Message], params: SamplingParams | None = None) -> Iterator[Piece]:
+        """The answer piece by piece, as blocks are finished; a list of messages is a conversation, as in `chat`.
+
+        Leaving the loop early cancels the request. Raises: as `generate`.
+        """
+        if not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], Mapping):
+            ids: Prompt = self.tokenizer.apply_chat_template(prompt)  # type: ignore[arg-type]
+        else:
+            ids = prompt  # type: ignore[assignment]
+        sequence = self._sequence(ids, params or SamplingParams(), None)
+        return self._stream(ids, sequence)
+
+    def _stream(self, prompt: Prompt, sequence: Sequence) -> Iterator[Piece]:
+        text = self.tokenizer.incremental()
+        longest = max((len(s) for s in sequence.params.stop), default=1) - 1
+        read, given, sent, held = 0, 0, 0, ""
+        self._scheduler.add(sequence)
+        try:
+            while sequence.finish_reason is None:
+                self._scheduler.step()
+                if sequence.finish_reason is not None:
+                    break
+                ids = sequence.generated
+                held += text.push(ids[read:])
+                read = len(ids)
+                ready = held[: len(held) - longest]  # the rest may be the beginning of a stop string
+                if ready:
+                    yield Piece(ready, ids[given:])
+                    held, given, sent = held[len(ready) :], len(ids), sent + len(ready)
+        finally:
+            if sequence.finish_reason is None:
+                self._scheduler.cancel(sequence)
+        if sequence.error is not None:
+            raise sequence.error
+        completion = self._completion(prompt, sequence)
+        yield Piece(completion.text[sent:], completion.token_ids[given:], completion)
+
+    def _complete(
+        self,
+        prompts: list[Any],
+        params: SamplingParams | None,
+        single: bool,
+        trajectories: Many[Trajectory] | None,
+        progress: bool,
+    ) -> list[Completion]:
+        params = params or SamplingParams()
+        if trajectories is not None and len(trajectories) != len(prompts):
+            raise ConfigError(f"{len(trajectories)} trajectories for {len(prompts)} prompts; give one a prompt")
+        params.resolve(self.options, 0)  # bad parameters concern all prompts
+        entries: list[Sequence | SimsdError] = []
+        for index, prompt in enumerate(prompts):
+            try:
+                entries.append(self._sequence(prompt, params, trajectories[index] if trajectories else None))
+            except SimsdError as error:
+                if single:
+                    raise
+                entries.append(error)
+        sequences = [entry for entry in entries if isinstance(entry, Sequence)]
+        self._run(sequences, progress)
+        if single and sequences[0].error is not None:
+            raise sequences[0].error
+        return [
+            self._completion(prompt, entry)
+            if isinstance(entry, Sequence)
+            else Completion(prompt if not isinstance(prompt, SimsdError) else "", "", [], "error", error=entry)
+            for prompt, entry in zip(prompts, entries, strict=True)
+        ]
+
+    def _run(self, sequences: list[Sequence], progress: bool) -> None:
+        for sequence in sequences:
+            self._scheduler.add(sequence)
+        left = {id(s) for s in sequences}
+        try:
+            with track("decoding", len(sequences), progress) as advance:
+                while left:
+                    for ended in self._scheduler.step():
+                        if id(ended) in left:
+                            left.discard(id(ended))
+                            advance(1)
+        finally:
+            for sequence in sequences:
+                if sequence.finish_reason is None:
+                    self._scheduler.cancel(sequence)
+
+    def _sequence(self, prompt: Any, params: SamplingParams, trajectory: Trajectory | None) -> Sequence:
+        if isinstance(prompt, SimsdError):
+            raise prompt
+        ids = self._prompt_ids(prompt)
+        self._count += 1
+        resolved = params.resolve(self.options, secrets.randbits(62))
+        resolved = replace(resolved, max_tokens=min(resolved.max_tokens, self.max_model_len - len(ids)))
+        own = () if params.ignore_eos else self.config.stop_token_ids
+        mask_id = self.config.mask_token_id
+        assert mask_id is not None
+        sequence = Sequence(
+            self._count,
+            ids,
+            resolved,
+            frozenset(own) | frozenset(resolved.stop_token_ids),
+            self.options.block_length,
+            mask_id,
+        )
+        if trajectory is not None:
+            sequence.memory["trajectory"] = trajectory
+        return sequence
+
+    def _prompt_ids(self, prompt: Any) -> list[int]:
+        if isinstance(prompt, str):
+            ids = self.tokenizer.encode(prompt)
+        elif isinstance(prompt, Iterable):
+            ids = list(prompt)
+        else:
+            raise PromptError(f"a prompt is {type(prompt).__name__}; it must be text or a list of token ids")
+        if not ids:
+            raise PromptError("the prompt is empty; give at least one token")
+        for token in ids:
+            if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < self.config.vocab_size:
+                raise PromptError(f"token id {token!r} is not in the vocabulary 0..{self.config.vocab_size - 1}")
+        if self.config.mask_token_id in ids:
+            raise PromptError(f"the prompt holds the MASK token (id {self.config.mask_token_id}); remove it")
+        if len(ids) >= self.max_model_len:
+            raise PromptError(
+                f"the prompt has {len(ids)} tokens, but prompt and answer together may have {self.max_model_len}; "
+                "shorten it, or raise max_model_len where the model allows it"
+            )
+        return ids
+
+    def _completion(self, prompt: Prompt, sequence: Sequence) -> Completion:
+        assert sequence.finish_reason is not None
+        text = self.tokenizer.decode(sequence.token_ids)
+        return Completion(
+            prompt=prompt,
+            text=text if sequence.text_end is None else text[: sequence.text_end],
+            token_ids=sequence.token_ids,
+            finish_reason=sequence.finish_reason,
+            steps=sequence.token_steps,
+            logprobs=sequence.token_logprobs if sequence.params.logprobs else None,
+            stats=sequence.stats,
+            trace=sequence.trace if self._trace else None,
+            error=sequence.error,
+        )
