@@ -85,6 +85,14 @@ class KVCache:
         overlap = abs(src - dst) < count
         row.narrow(3, dst, count).copy_(stored.clone() if overlap else stored)
 
+    def views(self, start: int, count: int) -> list[tuple[Tensor, Tensor]]:
+        """Each layer's keys and values of `count` slots from `start` on, as views `[sequences, kv_heads, count, D]`.
+
+        All layers at once, because on a small model slicing costs as much as computing.
+        """
+        flat = self.buffer.narrow(4, start, count).flatten(0, 1).unbind(0)
+        return list(zip(flat[::2], flat[1::2], strict=True))
+
     def write(self, layer: int, k: Tensor, v: Tensor, slots: int | Tensor) -> None:
         """Stores the rows' keys and values.
 

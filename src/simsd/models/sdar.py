@@ -7,6 +7,7 @@ from torch import Tensor
 
 from simsd.models.config import ModelConfig
 from simsd.models.linear import Linear
+from simsd.models.norm import RMSNorm
 from simsd.models.transformer import Layer, SwiGLU, Transformer
 from simsd.models.weights import WeightFiles
 
@@ -32,17 +33,20 @@ def build(config: ModelConfig, files: WeightFiles, dtype: torch.dtype, device: t
         bias = read(*(f"{name}.bias" for name in names)) if f"{names[0]}.bias" in expected else None
         return Linear(read(*(f"{name}.weight" for name in names)), bias)
 
+    def norm(name: str) -> RMSNorm:
+        return RMSNorm(read(f"{name}.weight"), config.rms_norm_eps)
+
     def layer(index: int) -> Layer:
         p = f"model.layers.{index}."
         a = p + "self_attn."
-        heads = [config.num_attention_heads, config.num_key_value_heads]
-        norms = [read(a + "q_norm.weight"), read(a + "k_norm.weight")]
+        heads = {"q_norm": config.num_attention_heads, "k_norm": config.num_key_value_heads}
+        head_norms = [read(f"{a}{name}.weight").expand(count, -1) for name, count in heads.items()]
         return Layer(
-            input_norm=read(p + "input_layernorm.weight"),
+            input_norm=norm(p + "input_layernorm"),
             qkv=linear(a + "q_proj", a + "k_proj", a + "v_proj"),
-            qk_norm=torch.cat([norm.expand(count, -1) for norm, count in zip(norms, heads, strict=True)]),
+            qk_norm=RMSNorm(torch.cat(head_norms), config.rms_norm_eps),
             output=linear(a + "o_proj"),
-            post_norm=read(p + "post_attention_layernorm.weight"),
+            post_norm=norm(p + "post_attention_layernorm"),
             mlp=SwiGLU(linear(p + "mlp.gate_proj", p + "mlp.up_proj"), linear(p + "mlp.down_proj")),
         )
 
@@ -52,7 +56,7 @@ def build(config: ModelConfig, files: WeightFiles, dtype: torch.dtype, device: t
         head = Linear(embedding, pack=embedding.nbytes <= _MAX_TIED_COPY)
     else:
         head = Linear(read("lm_head.weight"))
-    return Transformer(config, embedding, layers, read("model.norm.weight"), head)
+    return Transformer(config, embedding, layers, norm("model.norm"), head)
 
 
 def weight_shapes(config: ModelConfig) -> tuple[Shapes, Shapes]:

@@ -158,9 +158,11 @@ def _read_backend(folder: Path) -> tokenizers.Tokenizer:
             return tokenizers.Tokenizer.from_file(str(path))
         if (folder / "vocab.json").is_file() and (folder / "merges.txt").is_file():
             # SDAR's tokenizer is Qwen2's; older folders hold only the two text files.
-            from transformers import Qwen2TokenizerFast
+            import transformers
 
-            return Qwen2TokenizerFast.from_pretrained(str(folder)).backend_tokenizer
+            # transformers 5 gives the class another name and keeps this one at run time only.
+            fast = transformers.Qwen2TokenizerFast  # pyright: ignore[reportAttributeAccessIssue]
+            return fast.from_pretrained(str(folder)).backend_tokenizer
     except Exception as error:  # the library raises plain Exception
         raise ModelError(f"the tokenizer in {folder} cannot be read: {error}.") from error
     raise ModelError(f"{folder} has no tokenizer.json; the checkpoint folder is incomplete.")

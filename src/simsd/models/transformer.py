@@ -17,6 +17,7 @@ from simsd.models.attention import attend, fold_bias
 from simsd.models.cache import KVCache
 from simsd.models.config import ModelConfig
 from simsd.models.linear import Linear
+from simsd.models.norm import RMSNorm
 
 
 @dataclass(frozen=True)
@@ -24,15 +25,15 @@ class Layer:
     """One layer's weights, fused.
 
     qkv: hidden -> (heads + 2 * kv_heads) * head_dim, query heads first, then keys, then values.
-    qk_norm: `[heads + kv_heads, head_dim]`, the two head norms side by side.
+    qk_norm: the two head norms side by side, weight `[heads + kv_heads, head_dim]`.
     mlp: hidden `[M, H]` -> `[M, H]`; dense or mixture of experts, the layer does not care.
     """
 
-    input_norm: Tensor
+    input_norm: RMSNorm
     qkv: Linear
-    qk_norm: Tensor
+    qk_norm: RMSNorm
     output: Linear
-    post_norm: Tensor
+    post_norm: RMSNorm
     mlp: Callable[[Tensor], Tensor]
 
 
@@ -52,7 +53,7 @@ class Transformer:
     """`(ids, positions, bias, cache) -> hidden states`, and a head that turns chosen rows into logits."""
 
     def __init__(
-        self, config: ModelConfig, embedding: Tensor, layers: Sequence[Layer], norm: Tensor, head: Linear
+        self, config: ModelConfig, embedding: Tensor, layers: Sequence[Layer], norm: RMSNorm, head: Linear
     ) -> None:
         self.config = config
         self.embedding = embedding
@@ -102,11 +103,19 @@ class Transformer:
         x = F.embedding(ids, self.embedding).view(n * rows, -1)
         cos, sin = self.rotary[positions].view(n, rows, 1, 2, c.head_dim).unbind(3)
         bias = fold_bias(bias, c.groups)
+        own = cache.views(slots, rows) if isinstance(slots, int) else None
+        seen = cache.views(0, length)
         for index, layer in enumerate(self.layers):
-            y = self._norm(x, layer.input_norm)
-            x = x + layer.output(self._attention(index, layer, y, cos, sin, bias, cache, slots, length))
-            x = x + layer.mlp(self._norm(x, layer.post_norm))
-        return self._norm(x, self.norm).view(n, rows, -1)
+            q, k, v = self._project(layer, layer.input_norm(x), cos, sin)
+            if own is None:
+                cache.write(index, k, v, slots)
+            else:
+                own[index][0].copy_(k)
+                own[index][1].copy_(v)
+            y = attend(q, *seen[index], bias).view(n, c.num_attention_heads, rows, c.head_dim)
+            x = x + layer.output(y.transpose(1, 2).reshape(n * rows, -1))
+            x = x + layer.mlp(layer.post_norm(x))
+        return self.norm(x).view(n, rows, -1)
 
     __call__ = forward
 
@@ -115,32 +124,15 @@ class Transformer:
         logits = self.lm_head(hidden)
         return logits if logits.dtype == torch.float64 else logits.float()
 
-    def _norm(self, x: Tensor, weight: Tensor) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), weight, self.config.rms_norm_eps)
-
-    def _attention(
-        self,
-        index: int,
-        layer: Layer,
-        x: Tensor,
-        cos: Tensor,
-        sin: Tensor,
-        bias: Tensor | None,
-        cache: KVCache,
-        slots: int | Tensor,
-        length: int,
-    ) -> Tensor:
-        """x `[N*R, H]` -> the attention's heads side by side `[N*R, heads*head_dim]`."""
+    def _project(self, layer: Layer, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """x `[N*R, H]` -> q `[N, kv_heads, groups*R, D]` (groups folded into rows), k and v `[N, kv_heads, R, D]`."""
         c = self.config
         n, rows = cos.shape[:2]
-        heads, kv_heads = c.num_attention_heads, c.num_key_value_heads
-        qkv = layer.qkv(x).view(n, rows, heads + 2 * kv_heads, c.head_dim)
-        qk = F.rms_norm(qkv[:, :, : heads + kv_heads], (c.head_dim,), None, c.rms_norm_eps) * layer.qk_norm
-        qk = rotate(qk, cos, sin).transpose(1, 2)
-        cache.write(index, qk[:, heads:], qkv[:, :, heads + kv_heads :].transpose(1, 2), slots)
-        q = qk[:, :heads].reshape(n, kv_heads, c.groups * rows, c.head_dim)
-        y = attend(q, *cache.read(index, length), bias)
-        return y.view(n, heads, rows, c.head_dim).transpose(1, 2).reshape(n * rows, heads * c.head_dim)
+        heads, both = c.num_attention_heads, c.num_attention_heads + c.num_key_value_heads
+        qkv = layer.qkv(x).view(n, rows, both + c.num_key_value_heads, c.head_dim)
+        qk = rotate(layer.qk_norm(qkv[:, :, :both]), cos, sin).transpose(1, 2)
+        q = qk[:, :heads].reshape(n, c.num_key_value_heads, c.groups * rows, c.head_dim)
+        return q, qk[:, heads:], qkv[:, :, both:].transpose(1, 2)
 
 
 def rotary_table(config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Tensor:
