@@ -57,11 +57,17 @@ def _mix(x: Tensor) -> Tensor:
 _GOLDEN = -0x61C8864680B583EB
 
 
+def _wrap(x: int) -> int:
+    """Python's unbounded integer as int64 arithmetic would leave it."""
+    return (x + 2**63) % 2**64 - 2**63
+
+
 def noise_key(seed: Tensor, *counters: Tensor | int) -> Tensor:
     """int64 keys from a seed and any counters (purpose, position, step ...), broadcast together."""
     key = _mix(seed + _GOLDEN)
     for counter in counters:
-        key = _mix(key ^ (counter * _GOLDEN + 1))
+        step = counter * _GOLDEN + 1
+        key = _mix(key ^ (_wrap(step) if isinstance(step, int) else step))
     return key
 
 
