@@ -69,7 +69,7 @@ def test_gumbel_noise_is_finite_for_extreme_hashes(monkeypatch, dtype):
 
 def dependence(table: torch.Tensor) -> float:
     """p-value of the hypothesis that rows and columns are independent."""
-    return float(stats.chi2_contingency(table.numpy())[1])
+    return float(stats.chi2_contingency(table.numpy())[1])  # type: ignore[arg-type]
 
 
 def many_keys(count: int) -> torch.Tensor:
