@@ -1,0 +1,105 @@
+"""What several commands share: the engine behind the flags, output, and one reading of a completion."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simsd.errors import SimsdError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from simsd.cli.options import Decoding
+    from simsd.llm import LLM, Completion, SamplingParams
+
+Raw = Annotated[bool, typer.Option("--raw", help="Continue the prompt as it is, without the chat template.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+
+
+def make_llm(options: Decoding, **more: Any) -> LLM:
+    """The engine for these flags; `more` are further keyword arguments of `LLM`. Tests replace this function."""
+    if options.threads is not None:
+        import torch
+
+        torch.set_num_threads(options.threads)
+    from simsd.llm import LLM
+
+    return LLM(**options.llm_options(), **more)
+
+
+def console(stderr: bool = False) -> Console:
+    from rich.console import Console
+
+    return Console(stderr=stderr, highlight=False)
+
+
+def loading(text: str) -> Any:
+    """A spinner on stderr while a model loads (nothing is shown if stderr is not a terminal)."""
+    return console(stderr=True).status(text)
+
+
+def answer(llm: LLM, texts: list[str], params: SamplingParams, raw: bool = False) -> list[Completion]:
+    """Decodes prompts as one batch, through the chat template if the checkpoint has one and `raw` is not asked for.
+
+    A single prompt is passed alone, so that its error is raised; in a batch a bad one fails alone.
+    """
+    if raw or llm.tokenizer.chat_template is None:
+        return llm.generate(texts if len(texts) > 1 else texts[0], params)
+    conversations = [[{"role": "user", "content": text}] for text in texts]
+    return llm.chat(conversations if len(texts) > 1 else conversations[0], params)
+
+
+def for_terminal(text: str) -> str:
+    """Text that cannot steer a terminal: control characters other than tab and newline are spelt out.
+
+    Piped output stays as the model wrote it.
+    """
+    if not sys.stdout.isatty():
+        return text
+    return "".join(char if char in "\t\n" or char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def print_json(value: Any, indent: int | None = 2) -> None:
+    """JSON on stdout, as UTF-8 text even where the terminal's encoding is poorer."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    encoding = sys.stdout.encoding or "utf-8"
+    if not encoding.lower().startswith("utf"):
+        text = json.dumps(value, indent=indent)
+    typer.echo(text)
+
+
+def completion_json(completion: Completion) -> dict[str, Any]:
+    """The documented object of one completion; "error" only where it failed."""
+    found: dict[str, Any] = {
+        "text": completion.text,
+        "token_ids": list(completion.token_ids),
+        "finish_reason": completion.finish_reason,
+        "steps": list(completion.steps),
+        "stats": completion.stats.to_dict(),
+    }
+    if completion.logprobs is not None:
+        found["logprobs"] = list(completion.logprobs)
+    if completion.error is not None:
+        found["error"] = error_json(completion.error)
+    return found
+
+
+def error_json(error: SimsdError) -> dict[str, str]:
+    return {"type": type(error).__name__, "message": str(error)}
+
+
+def stats_line(completion: Completion) -> str:
+    """One line for people: how much text, how fast, how well the drafts did."""
+    stats = completion.stats
+    parts = [
+        f"{stats.tokens} tokens",
+        f"{stats.tokens_per_second:.1f} tokens/s",
+        f"{stats.tokens_per_forward:.2f} tokens per target forward",
+    ]
+    if stats.drafted_tokens:
+        parts.append(f"{stats.acceptance_rate:.0%} of {stats.drafted_tokens} drafted tokens accepted")
+    return " · ".join(parts)

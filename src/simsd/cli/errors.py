@@ -1,0 +1,55 @@
+"""How a command ends: the user's mistakes as one sentence and exit code 2, Ctrl-C as 130, a closed pipe quietly."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import typer
+
+from simsd.errors import SimsdError
+
+USER_ERROR = 2
+INTERRUPTED = 130
+
+
+def report(error: SimsdError, as_json: bool) -> None:
+    """One sentence on stderr; with `--json` the same as an object on stdout, for whoever reads it."""
+    report_text(type(error).__name__, str(error), as_json)
+
+
+def report_text(kind: str, message: str, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps({"error": {"type": kind, "message": message}}, ensure_ascii=False))
+    typer.echo(f"simsd: {message}", err=True)
+
+
+def guarded(command: Callable[..., None]) -> Callable[..., None]:
+    """Wraps a command (which has a flag `as_json`, or none) so that it ends as this module's first line says."""
+
+    @wraps(command)
+    def wrapper(*args: Any, **values: Any) -> None:
+        try:
+            command(*args, **values)
+        except SimsdError as error:
+            report(error, bool(values.get("as_json")))
+            raise typer.Exit(USER_ERROR) from error
+        except KeyboardInterrupt as error:
+            raise typer.Exit(INTERRUPTED) from error
+        except BrokenPipeError as error:
+            _close_quietly()
+            raise typer.Exit(1) from error
+
+    return wrapper
+
+
+def _close_quietly() -> None:
+    """Sends what is still buffered nowhere: Python would complain about the closed pipe once more at exit."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (OSError, ValueError):  # stdout is not a file, as in tests
+        return

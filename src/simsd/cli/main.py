@@ -1,0 +1,62 @@
+"""`simsd`: the application and its entry point. Importing this module loads neither torch nor transformers."""
+
+from __future__ import annotations
+
+import sys
+from io import TextIOWrapper
+from typing import Annotated, Any
+
+import typer
+
+from simsd import __version__
+from simsd.cli import chat, demo, generate, models, trace
+from simsd.cli.errors import INTERRUPTED, USER_ERROR, guarded, report_text
+
+app = typer.Typer(
+    name="simsd",
+    help="Speculative decoding for block-diffusion language models, exact or as in the SimSD paper.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _command in (demo.demo, generate.generate, chat.chat, trace.trace, models.models):
+    app.command()(guarded(_command))
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"simsd {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the command line and leaves the process with its exit code."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # an answer may hold what the terminal cannot show
+    try:
+        code: Any = app(args=arguments, prog_name="simsd", standalone_mode=False)
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    except Exception as error:
+        # A wrong flag. Typer's own exception classes moved between its versions; all have this method.
+        if not hasattr(error, "format_message"):
+            raise
+        sentence = error.format_message().rstrip(".")  # pyright: ignore[reportAttributeAccessIssue]
+        report_text("UsageError", f"{sentence}; try 'simsd --help'.", "--json" in arguments)
+        code = USER_ERROR
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

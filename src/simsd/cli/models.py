@@ -1,0 +1,134 @@
+"""`simsd models`: what is embedded, what can be loaded, and what one checkpoint says about itself."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from simsd.cli import common
+from simsd.cli.common import AsJson
+
+if TYPE_CHECKING:
+    from simsd.models.config import ModelConfig
+
+# Public checkpoints of the supported types. (name, parameters, trained block length)
+PUBLIC = (
+    ("JetLM/SDAR-1.7B-Chat", "1.7B", 4),
+    ("JetLM/SDAR-1.7B-Chat-b8", "1.7B", 8),
+    ("JetLM/SDAR-1.7B-Chat-b16", "1.7B", 16),
+    ("JetLM/SDAR-1.7B-Chat-b32", "1.7B", 32),
+    ("JetLM/SDAR-1.7B-Chat-b64", "1.7B", 64),
+    ("JetLM/SDAR-4B-Chat", "4B", 4),
+    ("JetLM/SDAR-4B-Chat-b8", "4B", 8),
+    ("JetLM/SDAR-4B-Chat-b16", "4B", 16),
+    ("JetLM/SDAR-4B-Chat-b32", "4B", 32),
+    ("JetLM/SDAR-4B-Chat-b64", "4B", 64),
+    ("JetLM/SDAR-8B-Chat", "8B", 4),
+    ("JetLM/SDAR-8B-Chat-b8", "8B", 8),
+    ("JetLM/SDAR-8B-Chat-b16", "8B", 16),
+    ("JetLM/SDAR-8B-Chat-b32", "8B", 32),
+    ("JetLM/SDAR-8B-Chat-b64", "8B", 64),
+)
+
+
+def models(
+    model: Annotated[
+        str | None, typer.Argument(help="A folder, a hub name or the name of an embedded model.", show_default=False)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List the models that can be used, or show the configuration of one."""
+    if model is None:
+        _list(as_json)
+        return
+    found = _figures(_config(model))
+    if as_json:
+        common.print_json({"name": model, **found})
+        return
+    table = _table(model)
+    table.show_header = False
+    for name, value in found.items():
+        shown = ", ".join(map(str, value)) if isinstance(value, list) else value
+        table.add_row(name, "-" if shown in (None, "") else str(shown))
+    common.console().print(table)
+
+
+def _list(as_json: bool) -> None:
+    from simsd.models.loader import EMBEDDED
+    from simsd.models.registry import FAMILIES
+
+    embedded = {name: _figures(_config(name)) for name in EMBEDDED}
+    if as_json:
+        public = [dict(zip(("name", "parameters", "block_length"), row, strict=True)) for row in PUBLIC]
+        rows = [{"name": name, **figures} for name, figures in embedded.items()]
+        common.print_json({"embedded": rows, "model_types": sorted(FAMILIES), "public": public})
+        return
+    out = common.console()
+    out.print(_embedded_table(embedded))
+    out.print(f"\nModel types that can be loaded: {', '.join(sorted(FAMILIES))}\n", markup=False)
+    known = Table(
+        "name", "parameters", "block length", title="Public checkpoints", title_justify="left", title_style="bold"
+    )
+    for name, size, block in PUBLIC:
+        known.add_row(name, size, str(block))
+    out.print(known)
+
+
+def _table(title: str, *columns: str) -> Table:
+    return Table(*columns, title=Text(title), title_justify="left", title_style="bold")
+
+
+def _embedded_table(embedded: dict[str, dict[str, Any]]) -> Table:
+    table = _table("Embedded", "name", "parameters", "layers", "hidden size", "block lengths")
+    for name, figures in embedded.items():
+        table.add_row(
+            name,
+            f"{figures['parameters'] / 1e6:.1f}M",
+            str(figures["num_hidden_layers"]),
+            str(figures["hidden_size"]),
+            ", ".join(map(str, figures["trained_block_lengths"])),
+        )
+    return table
+
+
+def _config(model: str) -> ModelConfig:
+    """The configuration as the loader sees it; of a model on the hub no weights are downloaded."""
+    from simsd.models.config import ModelConfig
+    from simsd.models.loader import EMBEDDED, load
+    from simsd.models.registry import with_defaults
+
+    if model in EMBEDDED:  # small, and the loader knows what their files do not say
+        return load(model, device="cpu").config
+    return with_defaults(ModelConfig.from_folder(_config_folder(model), name=Path(model).name))
+
+
+def _config_folder(model: str) -> Path:
+    from simsd.models.loader import resolve
+
+    if not Path(model).expanduser().exists() and model.count("/") == 1 and not model.startswith((".", "/", "~")):
+        from huggingface_hub import snapshot_download
+
+        with suppress(Exception):  # `resolve` meets the same trouble and says it in one sentence
+            return Path(snapshot_download(model, allow_patterns=["config.json", "generation_config.json"]))
+    return resolve(model)
+
+
+def _figures(config: ModelConfig) -> dict[str, Any]:
+    found = asdict(config)
+    found["parameters"] = _parameters(config) if config.model_type == "sdar" else None
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+
+
+def _parameters(config: ModelConfig) -> int:
+    """Weights of a dense model of this shape, a tied head counted once."""
+    heads, pairs = config.num_attention_heads, config.num_key_value_heads
+    attention = config.hidden_size * config.head_dim * 2 * (heads + pairs) + 2 * config.head_dim
+    layer = attention + 3 * config.hidden_size * config.intermediate_size + 2 * config.hidden_size
+    tables = config.vocab_size * config.hidden_size * (1 if config.tie_word_embeddings else 2)
+    return tables + config.num_hidden_layers * layer + config.hidden_size

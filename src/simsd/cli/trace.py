@@ -1,0 +1,75 @@
+"""`simsd trace`: one decoding, round by round, in the terminal, as JSON or as a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simsd.cli import common
+from simsd.cli.common import AsJson, Raw
+from simsd.cli.options import Decoding, decoding_options
+from simsd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from simsd.llm import LLM
+
+
+@decoding_options()
+def trace(
+    prompt: Annotated[str, typer.Argument(help="The prompt.", show_default=False)],
+    *,
+    options: Decoding,
+    html: Annotated[
+        Path | None, typer.Option("--html", help="Write a self-contained page to this file.", show_default=False)
+    ] = None,
+    raw: Raw = False,
+    as_json: AsJson = False,
+) -> None:
+    """Show what each round drafted, accepted, rejected and corrected."""
+    if html is not None:
+        _check_folder(html)
+    params = options.sampling_params()
+    with common.loading("Loading the model"):
+        llm = common.make_llm(options, trace=True)
+    with common.loading("Decoding"):
+        completion = common.answer(llm, [prompt], params, raw)[0]
+    from simsd.tracing.data import trace_data
+
+    found = trace_data(prompt, completion, llm.tokenizer.token, _shown_options(llm))
+    if html is not None:
+        from simsd.tracing.page import page
+
+        _write(html, page(found))
+        typer.echo(f"wrote {html} ({len(found['rounds'])} rounds)", err=True)
+    if as_json:
+        common.print_json(found, indent=None)
+    elif html is None:
+        from simsd.tracing.terminal import show
+
+        show(found, common.console())
+        common.console(stderr=True).print(common.stats_line(completion), style="dim", markup=False)
+
+
+def _shown_options(llm: LLM) -> dict[str, Any]:
+    """The resolved options that say how the text was made."""
+    names = ("method", "layout", "acceptance", "drafter", "states", "block_length", "remasking_strategy")
+    values = {name: getattr(llm.options, name, None) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _check_folder(file: Path) -> None:
+    """Before the decoding, which may take long."""
+    folder = file.absolute().parent
+    if not folder.is_dir():
+        raise ConfigError(f"--html is {str(file)!r}, but there is no folder {str(folder)!r}; create it.")
+    if file.is_dir():
+        raise ConfigError(f"--html is {str(file)!r}, which is a folder; name a file in it.")
+
+
+def _write(file: Path, text: str) -> None:
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written ({error.strerror}); choose another file.") from error

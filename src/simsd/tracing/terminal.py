@@ -1,0 +1,105 @@
+"""The rounds of a trace in the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console, Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from simsd.tracing.data import VERDICTS, visible
+
+# Colour and sign: each verdict can be told without seeing colours.
+SIGNS = {"known": " ", "accepted": "✓", "corrected": "↻", "bonus": "+", "rejected": "✗", "masked": "·"}
+STYLES = {
+    "known": "dim",
+    "accepted": "green",
+    "corrected": "yellow",
+    "bonus": "cyan",
+    "rejected": "red",
+    "masked": "dim",
+}
+MEANINGS = {
+    "known": "known before",
+    "accepted": "draft kept",
+    "corrected": "target's token instead of the draft's",
+    "bonus": "revealed by the target alone",
+    "rejected": "drafted, not kept",
+    "masked": "still masked",
+}
+
+
+def show(trace: Mapping[str, Any], console: Console) -> None:
+    """Prints legend, rounds and text of a `trace_data` object."""
+    console.print(_legend())
+    for found in trace["rounds"]:
+        console.print(_round(found, trace["tokens"]))
+    console.print(Panel(Text(trace["text"]), title="text", title_align="left", style="bold"))
+
+
+def _legend() -> Text:
+    parts = [
+        Text(f"{SIGNS[name]} {name}: {MEANINGS[name]}", style=STYLES[name]) for name in VERDICTS if name != "known"
+    ]
+    return Text("\n").join(parts)
+
+
+def _round(found: Mapping[str, Any], tokens: Mapping[str, str]) -> RenderableType:
+    size = found["block_length"]
+    blocks = [
+        _block(found, tokens, first)
+        for first in range(0, len(found["after"]), size)
+        if _touched(found, first, size) or first == 0
+    ]
+    layout = found["layout"]
+    groups = list(dict.fromkeys(layout["labels"]))
+    named = " ".join(groups) if len(groups) < 10 else f"{groups[0]} {groups[1]} ... {groups[-1]}"
+    note = f"{len(layout['ids'])} rows in {len(groups)} groups ({named}) beside {layout['prefix_length']} cached tokens"
+    return Panel(
+        Group(*blocks, Text(note, style="dim")),
+        title=f"round {found['index']}",
+        title_align="left",
+        subtitle=f"{found['finished_blocks']} finished" if found["finished_blocks"] else None,
+        subtitle_align="right",
+    )
+
+
+def _touched(found: Mapping[str, Any], first: int, size: int) -> bool:
+    return any(verdict not in ("masked", "known") for verdict in found["verdict"][first : first + size])
+
+
+def _block(found: Mapping[str, Any], tokens: Mapping[str, str], first: int) -> Table:
+    size = found["block_length"]
+    table = Table(box=None, padding=(0, 1), show_header=True, header_style="dim")
+    table.add_column("")
+    for place in range(first, first + size):
+        table.add_column(str(found["block_start"] + place), overflow="ellipsis", max_width=14, no_wrap=True)
+    places = range(first, first + size)
+    table.add_row("before", *(_token(found, tokens, "before", place) for place in places))
+    table.add_row("draft", *(_draft(found, tokens, place) for place in places))
+    table.add_row("after", *(_after(found, tokens, place) for place in places))
+    return table
+
+
+def _token(found: Mapping[str, Any], tokens: Mapping[str, str], name: str, place: int) -> Text:
+    token = found[name][place]
+    return Text("▢", style="dim") if token == found["mask_token_id"] else Text(visible(tokens[str(token)]))
+
+
+def _draft(found: Mapping[str, Any], tokens: Mapping[str, str], place: int) -> Text:
+    """The drafted token with its step."""
+    if found["verdict"][place] == "known":
+        return Text("")
+    text = _token(found, tokens, "drafted", place)
+    if found["drafted"][place] != found["mask_token_id"]:
+        text.append(f" {found['draft_step'][place]}", style="dim")
+    return text
+
+
+def _after(found: Mapping[str, Any], tokens: Mapping[str, str], place: int) -> Text:
+    verdict = found["verdict"][place]
+    text = Text(f"{SIGNS[verdict]} ", style=STYLES[verdict])
+    return text.append_text(_token(found, tokens, "after", place))
