@@ -1,0 +1,70 @@
+"""The packed linear layer equals the plain one, row by row, and steps aside where it cannot be used."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from simsd.models import linear
+from simsd.models.linear import Linear, can_pack, multiply
+
+
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2), (torch.float64, 1e-13)]
+)
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("rows", [1, 5, 33, 200])
+def test_equals_the_exact_product_to_rounding(dtype: torch.dtype, tolerance: float, bias: bool, rows: int):
+    torch.manual_seed(rows)
+    weight = torch.randn(70, 50, dtype=dtype) / 50**0.5
+    offset = torch.randn(70, dtype=dtype) if bias else None
+    x = torch.randn(rows, 50, dtype=dtype)
+    layer = Linear(weight.clone(), offset)
+    exact = F.linear(x.double(), weight.double(), None if offset is None else offset.double())
+    torch.testing.assert_close(layer(x).double(), exact, atol=tolerance, rtol=tolerance)
+    assert layer(x).dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_row_does_not_depend_on_the_rows_beside_it(dtype: torch.dtype):
+    torch.manual_seed(0)
+    layer = Linear(torch.randn(96, 64, dtype=dtype))
+    x = torch.randn(130, 64, dtype=dtype)
+    x[64:] *= 1e6
+    alone = torch.cat([layer(row) for row in x.split(1)])
+    for count in (4, 16, 64, 130):
+        torch.testing.assert_close(layer(x[:count]), alone[:count], atol=0, rtol=1e-5)
+
+
+def test_a_nan_row_stays_in_its_row():
+    layer = Linear(torch.randn(96, 64))
+    x = torch.randn(8, 64)
+    x[3] = torch.nan
+    bad = layer(x).isnan().any(1)
+    assert bad.tolist() == [row == 3 for row in range(8)]
+
+
+def test_any_leading_dimensions():
+    layer = Linear(torch.randn(12, 8))
+    x = torch.randn(2, 3, 8)
+    assert layer(x).shape == (2, 3, 12)
+    torch.testing.assert_close(layer(x).view(6, 12), layer(x.view(6, 8)))
+
+
+def test_falls_back_where_packing_is_not_possible(monkeypatch: pytest.MonkeyPatch):
+    assert not can_pack("cpu", torch.float64)
+    assert not can_pack("cuda", torch.float32)
+    monkeypatch.setattr(linear, "_pack_works", lambda dtype: False)
+    weight, x = torch.randn(12, 8), torch.randn(3, 8)
+    layer = Linear(weight)
+    assert not layer.packed and layer.weight is weight
+    assert torch.equal(layer(x), F.linear(x, weight))
+
+
+def test_unpacked_product_takes_any_strides():
+    if not can_pack("cpu", torch.float32):
+        pytest.skip("this build of PyTorch has no oneDNN")
+    x, stored = torch.randn(5, 8), torch.randn(20, 30)
+    for weight in (stored[:12, :8], stored.T[:12, :8]):
+        torch.testing.assert_close(multiply(x, weight), x @ weight.T)
