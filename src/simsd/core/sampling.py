@@ -98,7 +98,7 @@ def keep_top(logits: Tensor, sampler: Sampler) -> Tensor:
     """Scaled logits with all but the top-k, then the top-p tokens at -inf. Equal logits are kept by lower id first."""
     if not sampler.filtered:
         return logits
-    ordered, index = logits.sort(-1, descending=True, stable=True)
+    ordered, index = logits.sort(dim=-1, descending=True, stable=True)
     top_k = _per_sequence(torch.where(sampler.top_k > 0, sampler.top_k, logits.shape[-1]), logits)
     kept = torch.arange(logits.shape[-1], device=logits.device) < top_k
     probabilities = ordered.masked_fill(~kept, -torch.inf).softmax(-1)
