@@ -28,9 +28,7 @@ class KVCache:
 
     def _hold(self, buffer: Tensor) -> None:
         self.buffer = buffer
-        # Views made once: indexing the big buffer again for each layer costs more than the copy on a small model.
-        self._layers = [(layer[0], layer[1]) for layer in buffer]
-        self._rows = torch.arange(buffer.shape[2], device=buffer.device)[:, None]
+        self._rows: Tensor | None = None  # 0 .. sequences-1 as a column, made when it is first needed
 
     @classmethod
     def _over(cls, buffer: Tensor) -> KVCache:
@@ -100,17 +98,19 @@ class KVCache:
             k, v: `[sequences, kv_heads, R, head_dim]`.
             slots: the first slot, the same for all sequences, or each row's slot as a LongTensor `[sequences, R]`.
         """
-        keys, values = self._layers[layer]
+        keys, values = self.buffer[layer].unbind(0)
         if isinstance(slots, int):
             rows = k.shape[2]
             keys.narrow(2, slots, rows).copy_(k)
             values.narrow(2, slots, rows).copy_(v)
         else:
+            if self._rows is None:
+                self._rows = torch.arange(self.sequences, device=self.buffer.device)[:, None]
             # Index tensors around a slice put their own dimensions first: [sequences, R, kv_heads, head_dim].
             keys[self._rows, :, slots] = k.transpose(1, 2)
             values[self._rows, :, slots] = v.transpose(1, 2)
 
     def read(self, layer: int, length: int) -> tuple[Tensor, Tensor]:
         """Keys and values of slots 0 .. length-1 as views `[sequences, kv_heads, length, head_dim]`."""
-        keys, values = self._layers[layer]
+        keys, values = self.buffer[layer].unbind(0)
         return keys.narrow(2, 0, length), values.narrow(2, 0, length)
