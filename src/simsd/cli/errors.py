@@ -25,7 +25,7 @@ def report(error: SimsdError, as_json: bool) -> None:
 def report_text(kind: str, message: str, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"error": {"type": kind, "message": message}}, ensure_ascii=False))
-    typer.echo(f"simsd: {message}", err=True)
+    typer.echo(f"simsd: {message}{'' if message.endswith(('.', '!', '?')) else '.'}", err=True)
 
 
 def guarded(command: Callable[..., None]) -> Callable[..., None]:

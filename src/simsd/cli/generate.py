@@ -10,7 +10,7 @@ import typer
 
 from simsd.cli import common
 from simsd.cli.common import AsJson, Raw
-from simsd.cli.errors import USER_ERROR
+from simsd.cli.errors import USER_ERROR, report
 from simsd.cli.options import Decoding, decoding_options
 from simsd.errors import PromptError
 
@@ -82,7 +82,7 @@ def _print(texts: list[str], completions: list[Completion]) -> None:
         if len(texts) > 1:
             typer.secho(f"> {_short(text)}", fg="cyan")
         if completion.error is not None:
-            typer.echo(f"simsd: {completion.error}", err=True)
+            report(completion.error, as_json=False)
             continue
         typer.echo(common.for_terminal(completion.text))
         notes.print(common.stats_line(completion), style="dim", markup=False)

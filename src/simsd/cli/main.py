@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from io import TextIOWrapper
 from typing import Annotated, Any
 
@@ -41,6 +42,7 @@ def _root(
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and leaves the process with its exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    warnings.formatwarning = lambda message, *_, **__: f"simsd: warning: {message}\n"
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # an answer may hold what the terminal cannot show

@@ -340,7 +340,10 @@
       if (event.key === "ArrowLeft") go(current - 1);
       if (event.key === "ArrowRight") go(current + 1);
     });
-    window.addEventListener("resize", () => showMask(rounds[current]));
+    window.addEventListener("resize", () => {
+      sizeMask(rounds[current].layout);
+      drawMask();
+    });
     window.addEventListener("hashchange", () => go((parseInt(location.hash.slice(1), 10) || 1) - 1));
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawMask);
     go((parseInt(location.hash.slice(1), 10) || 1) - 1);
