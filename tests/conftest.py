@@ -7,3 +7,10 @@ import os
 # One thread a process: the models are tiny, and pytest-xdist runs one process a core. Set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+from hypothesis import settings
+
+# The same examples in every run, and no verdict by the clock; `--hypothesis-profile=search` looks for new ones.
+settings.register_profile("simsd", deadline=None, derandomize=True, database=None)
+settings.register_profile("search", deadline=None, max_examples=2000, database=None)
+settings.load_profile("simsd")

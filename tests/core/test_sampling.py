@@ -24,7 +24,7 @@ def naive(logits: list[float], temperature: float, top_k: int, top_p: float) -> 
         return [float(i == best) for i in range(len(logits))]
     top = max(logits)
     weight = {i: math.exp((x - top) / temperature) for i, x in enumerate(logits)}
-    order = sorted(weight, key=lambda i: (-weight[i], i))
+    order = sorted(weight, key=lambda i: (-logits[i], i))
     if top_k:
         order = order[:top_k]
     total = sum(weight[i] for i in order)
