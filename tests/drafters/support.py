@@ -8,11 +8,10 @@ from typing import Any
 
 import torch
 
-from simsd.core.draft import BlockState
 from simsd.core.sampling import Sampler
 from simsd.core.schedule import Schedule
 from simsd.drafters.base import DraftRequest
-from tests.core.cases import MASK, block_state, ids, make_sampler, make_schedule
+from tests.core.cases import block_state, ids, make_sampler, make_schedule
 
 
 @dataclass
@@ -50,7 +49,3 @@ def ask(
         torch.full((batch,), salt),
         sequences,
     )
-
-
-def masked(state: BlockState) -> int:
-    return int((state.tokens == MASK).sum())
