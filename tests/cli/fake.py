@@ -56,6 +56,7 @@ class FakeLLM:
     calls: list[tuple[str, Any, SamplingParams]] = field(default_factory=list)
     tokenizer: FakeTokenizer = field(default_factory=FakeTokenizer)
     interrupt: bool = False
+    embedded: bool = False
 
     @property
     def options(self) -> SimpleNamespace:

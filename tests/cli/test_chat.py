@@ -26,6 +26,14 @@ def test_reset_and_forget_leave_nothing_behind(run: Run, llm: FakeLLM) -> None:
     assert [message["content"] for message in llm.calls[-1][1]] == ["two"]
 
 
+def test_the_embedded_pair_is_asked_single_questions(run: Run, llm: FakeLLM) -> None:
+    llm.embedded = True
+    run("chat", input="one\ntwo\n")
+    assert len(llm.calls[-1][1]) == 1
+    run("chat", "--remember", input="one\ntwo\n")
+    assert len(llm.calls[-1][1]) == 3
+
+
 def test_json_is_one_line_a_turn(run: Run) -> None:
     lines = run("chat", "--json", input="ab\nbad\nc\n").stdout.splitlines()
     turns = [json.loads(line) for line in lines]
@@ -95,3 +103,9 @@ def _session(llm: Any) -> chat._Session:
     from simsd.llm import SamplingParams
 
     return chat._Session(llm, SamplingParams(), chat.Conversation(), forget=False, as_json=False)
+
+
+def test_no_standard_input_is_an_empty_one(run: Run, llm: FakeLLM, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", None)
+    _session(llm).run()
+    assert llm.calls == []

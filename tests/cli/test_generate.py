@@ -95,3 +95,22 @@ def test_ctrl_c_ends_with_130(run: Run, llm: FakeLLM, monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(llm, "chat", interrupted, raising=False)
     assert run("generate", "x").exit_code == 130
+
+
+@pytest.mark.parametrize("command", ["generate", "trace"])
+def test_a_prompt_that_is_no_text_is_refused(run: Run, llm: FakeLLM, command: str) -> None:
+    result = run(command, "a\udcffb")
+    assert result.exit_code == 2
+    assert "not UTF-8 text" in result.stderr
+    assert llm.calls == []
+
+
+@pytest.mark.parametrize("error", [MemoryError(), type("OutOfMemoryError", (RuntimeError,), {})("CUDA")])
+def test_no_memory_is_one_sentence(run: Run, llm: FakeLLM, monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(llm, "chat", fail, raising=False)
+    result = run("generate", "x")
+    assert result.exit_code == 2
+    assert "not enough memory" in result.stderr

@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
+
+from simsd.cli.main import app
 
 QUESTION = "Count from 28 in steps of 8, 12 numbers."
 ANSWER = "28, 36, 44, 52, 60, 68, 76, 84, 92, 100, 108, 116."
@@ -49,7 +52,7 @@ def test_a_batch_reports_the_prompt_that_failed() -> None:
 
 
 def test_chat_streams_the_text_of_generate() -> None:
-    done = simsd("chat", "--forget", input=f"{QUESTION}\n{QUESTION}\n")
+    done = simsd("chat", input=f"{QUESTION}\n{QUESTION}\n")
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{ANSWER}\n{ANSWER}\n"
 
@@ -92,12 +95,19 @@ def test_demo_measures_all_methods() -> None:
     ],
 )
 def test_mistakes_are_one_sentence_and_exit_code_2(flags: tuple[str, ...], says: str) -> None:
-    done = simsd("generate", "hello", *flags)
-    assert done.returncode == 2
+    done = CliRunner().invoke(app, ["generate", "hello", *flags])  # the real engine, without a new process for each
+    assert done.exit_code == 2
     assert done.stdout == ""
     assert done.stderr.startswith("simsd: ")
     assert says in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_a_mistake_leaves_no_traceback() -> None:
+    done = simsd("generate", "hello", "--top-p", "2", "--json")
+    assert done.returncode == 2
+    assert json.loads(done.stdout)["error"]["type"] == "ConfigError"
+    assert done.stderr == f"simsd: {json.loads(done.stdout)['error']['message']}.\n"
 
 
 def test_a_block_length_that_was_not_trained_is_a_plain_warning() -> None:

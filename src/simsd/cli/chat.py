@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +11,7 @@ from simsd.cli import common
 from simsd.cli.common import AsJson
 from simsd.cli.errors import USER_ERROR, report
 from simsd.cli.options import Decoding, decoding_options
-from simsd.errors import PromptError, SimsdError
+from simsd.errors import SimsdError
 
 if TYPE_CHECKING:
     from simsd.llm import LLM, Completion, SamplingParams
@@ -45,17 +44,22 @@ def chat(
     options: Decoding,
     system: Annotated[str | None, typer.Option("--system", help="A system message.")] = None,
     forget: Annotated[
-        bool, typer.Option("--forget", help="Answer every message on its own, without the ones before.")
-    ] = False,
+        bool | None,
+        typer.Option(
+            "--forget/--remember",
+            help="Answer every message on its own. Default: only the embedded pair, which knows single questions.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Talk to the model; the answer appears as its blocks are finished."""
     params = options.sampling_params()
     with common.loading("Loading the model"):
         llm = common.make_llm(options)
-    session = _Session(llm, params, Conversation(system), forget, as_json)
+    session = _Session(llm, params, Conversation(system), llm.embedded if forget is None else forget, as_json)
     session.run()
-    if session.failed and not sys.stdin.isatty():
+    if session.failed and not common.someone_types():
         raise typer.Exit(USER_ERROR)
 
 
@@ -69,8 +73,9 @@ class _Session:
     failed: bool = False
 
     def run(self) -> None:
-        if self._interactive and not self.as_json:
-            common.console().print("/help lists the commands; Ctrl-D leaves.", style="dim")
+        if common.someone_types() and not self.as_json:
+            alone = " Every message is answered on its own." if self.forget else ""
+            self._note(f"/help lists the commands; Ctrl-D leaves.{alone}")
         while (line := self._read()) is not None:
             text = line.strip()
             if text == "/quit":
@@ -80,17 +85,10 @@ class _Session:
             elif text:
                 self._turn(text)
 
-    @property
-    def _interactive(self) -> bool:
-        return sys.stdin.isatty()
-
     def _read(self) -> str | None:
         """The next message, or None at the end of the input."""
-        if not self._interactive:
-            try:
-                return sys.stdin.readline() or None
-            except UnicodeDecodeError as error:
-                raise PromptError("standard input is not UTF-8 text; convert it first.") from error
+        if not common.someone_types():
+            return common.read_stdin(line=True) or None
         _enable_line_editing()
         while True:
             try:
@@ -129,7 +127,7 @@ class _Session:
             self.conversation.completions.append(completion)
         if self.as_json:
             common.print_json({"prompt": question, **_turn_json(answer, completion)}, indent=None)
-        elif completion is not None and self._interactive:
+        elif completion is not None and common.someone_types():
             self._note(common.stats_line(completion))
 
     def _failure(self, error: SimsdError) -> None:
@@ -142,7 +140,7 @@ class _Session:
 
     def _answer(self, question: str) -> tuple[str, Completion | None]:
         """The text (as far as Ctrl-C let it come) and the completion, None if it was stopped."""
-        stream = self.llm.stream(self.conversation.asking(question), self.params)
+        stream = self.llm.stream(self.conversation.asking(common.check_text(question)), self.params)
         text, completion = "", None
         try:
             for piece in stream:
@@ -150,7 +148,7 @@ class _Session:
                 completion = piece.completion or completion
                 self._show(piece.text)
         except KeyboardInterrupt:
-            if not self._interactive:
+            if not common.someone_types():
                 raise
             self._show(" [stopped]")
         finally:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simsd.errors import SimsdError
+from simsd.errors import PromptError, SimsdError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,6 +29,38 @@ def make_llm(options: Decoding, **more: Any) -> LLM:
     from simsd.llm import LLM
 
     return LLM(**options.llm_options(), **more)
+
+
+def someone_types() -> bool:
+    """True if standard input is a terminal; a process may also have been started without any."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def read_stdin(line: bool = False) -> str:
+    """The rest of standard input, or its next line; "" at its end.
+
+    Raises:
+        PromptError: it is not UTF-8 text.
+    """
+    if sys.stdin is None:
+        return ""
+    try:
+        return sys.stdin.readline() if line else sys.stdin.read()
+    except UnicodeDecodeError as error:
+        raise PromptError("standard input is not UTF-8 text; convert it first.") from error
+
+
+def check_text(text: str) -> str:
+    """The text, if it can be encoded: bytes that are not UTF-8 come out of the command line as lone surrogates.
+
+    Raises:
+        PromptError: it cannot.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise PromptError("the prompt is not UTF-8 text; convert it first.") from error
+    return text
 
 
 def console(stderr: bool = False) -> Console:

@@ -43,6 +43,17 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
         except BrokenPipeError as error:
             _close_quietly()
             raise typer.Exit(1) from error
+        except OSError as error:  # files that the user names are reported where they are used
+            report_text("OSError", f"cannot write the output: {error.strerror or error}.", as_json=False)
+            _close_quietly()
+            raise typer.Exit(1) from error
+        except Exception as error:
+            if not isinstance(error, MemoryError) and type(error).__name__ != "OutOfMemoryError":
+                raise
+            # torch's own class is told by its name: this module does not load torch
+            advice = "use a smaller model, a shorter --max-tokens, --dtype bfloat16 or fewer prompts"
+            report_text("MemoryError", f"there is not enough memory; {advice}.", bool(values.get("as_json")))
+            raise typer.Exit(USER_ERROR) from error
 
     return wrapper
 

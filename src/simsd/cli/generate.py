@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -52,18 +51,15 @@ def _prompts(arguments: list[str], file: Path | None) -> list[str]:
         texts += [line for line in _read(file).splitlines() if line.strip()]
         if not texts:
             raise PromptError(f"{file} holds no prompt; write one a line.")
-    if not texts and not sys.stdin.isatty():
-        texts = [_stdin()]
+    if not texts and not common.someone_types():
+        texts = [text for text in [_stdin()] if text]
     if not texts:
         raise PromptError("no prompt was given; write one after 'simsd generate', or use --file.")
-    return texts
+    return [common.check_text(text) for text in texts]
 
 
 def _stdin() -> str:
-    try:
-        return sys.stdin.read().removesuffix("\n")
-    except UnicodeDecodeError as error:
-        raise PromptError("standard input is not UTF-8 text; convert it first.") from error
+    return common.read_stdin().removesuffix("\n")
 
 
 def _read(file: Path) -> str:

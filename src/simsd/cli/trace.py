@@ -30,6 +30,7 @@ def trace(
     """Show what each round drafted, accepted, rejected and corrected."""
     if html is not None:
         _check_folder(html)
+    common.check_text(prompt)
     params = options.sampling_params()
     with common.loading("Loading the model"):
         llm = common.make_llm(options, trace=True)

@@ -36,7 +36,7 @@ def show(trace: Mapping[str, Any], console: Console) -> None:
     """Prints legend, rounds and text of a `trace_data` object."""
     console.print(_legend())
     for found in trace["rounds"]:
-        console.print(_round(found, trace["tokens"]))
+        console.print(_round(found, trace["tokens"], console.width))
     console.print(Panel(Text(trace["text"]), title="text", title_align="left", style="bold"))
 
 
@@ -47,10 +47,10 @@ def _legend() -> Text:
     return Text("\n").join(parts)
 
 
-def _round(found: Mapping[str, Any], tokens: Mapping[str, str]) -> RenderableType:
+def _round(found: Mapping[str, Any], tokens: Mapping[str, str], width: int) -> RenderableType:
     size = found["block_length"]
     blocks = [
-        _block(found, tokens, first)
+        _block(found, tokens, first, width)
         for first in range(0, len(found["after"]), size)
         if _touched(found, first, size) or first == 0
     ]
@@ -71,15 +71,20 @@ def _touched(found: Mapping[str, Any], first: int, size: int) -> bool:
     return any(verdict not in ("masked", "known") for verdict in found["verdict"][first : first + size])
 
 
-def _block(found: Mapping[str, Any], tokens: Mapping[str, str], first: int) -> Table:
+def _block(found: Mapping[str, Any], tokens: Mapping[str, str], first: int, width: int) -> Table:
+    """Columns are the block's positions, all equally wide, so that the blocks of a round stand under each other."""
     size = found["block_length"]
-    table = Table(box=None, padding=(0, 1), show_header=True, header_style="dim")
-    table.add_column("")
-    for place in range(first, first + size):
-        table.add_column(str(found["block_start"] + place), overflow="ellipsis", max_width=14, no_wrap=True)
     places = range(first, first + size)
+    table = Table(box=None, padding=(0, 1), header_style="dim")
+    table.add_column("", min_width=6, no_wrap=True)
+    for place in places:
+        room = max(3, min(12, (width - 14) // size - 2))
+        table.add_column(
+            str(found["block_start"] + place), min_width=room, max_width=room, overflow="ellipsis", no_wrap=True
+        )
     table.add_row("before", *(_token(found, tokens, "before", place) for place in places))
     table.add_row("draft", *(_draft(found, tokens, place) for place in places))
+    table.add_row("step", *(_step(found, place) for place in places), style="dim")
     table.add_row("after", *(_after(found, tokens, place) for place in places))
     return table
 
@@ -90,13 +95,13 @@ def _token(found: Mapping[str, Any], tokens: Mapping[str, str], name: str, place
 
 
 def _draft(found: Mapping[str, Any], tokens: Mapping[str, str], place: int) -> Text:
-    """The drafted token with its step."""
-    if found["verdict"][place] == "known":
-        return Text("")
-    text = _token(found, tokens, "drafted", place)
-    if found["drafted"][place] != found["mask_token_id"]:
-        text.append(f" {found['draft_step'][place]}", style="dim")
-    return text
+    return Text("") if found["verdict"][place] == "known" else _token(found, tokens, "drafted", place)
+
+
+def _step(found: Mapping[str, Any], place: int) -> str:
+    """The draft step that revealed the token, counted from 1."""
+    drafted = found["drafted"][place] != found["mask_token_id"]
+    return str(found["draft_step"][place]) if drafted else ""
 
 
 def _after(found: Mapping[str, Any], tokens: Mapping[str, str], place: int) -> Text:
