@@ -70,9 +70,8 @@ class Runner:
     def logits(self, layout: Layout, stored: Sequence[int], skipped: Sequence[int]) -> Tensor:
         """Logits [N, J, V] of the judged rows, with -inf for MASK."""
         hidden = self.hidden(layout, stored, skipped)
-        judged = layout.judge
-        if judged.shape[1] != hidden.shape[1]:
-            hidden = hidden.gather(1, judged[..., None].expand(-1, -1, hidden.shape[-1]))
+        judged = layout.judge[..., None].expand(-1, -1, hidden.shape[-1])
+        hidden = hidden.gather(1, judged)  # as many as there are rows need not be all of them, in their order
         logits = self.model.head(hidden)
         logits[..., self.mask_id] = -torch.inf
         return logits
