@@ -42,7 +42,7 @@ class Conversation:
 def chat(
     *,
     options: Decoding,
-    system: Annotated[str | None, typer.Option("--system", help="A system message.")] = None,
+    system: Annotated[str | None, typer.Option("--system", help="A system message.", show_default=False)] = None,
     forget: Annotated[
         bool | None,
         typer.Option(

@@ -23,9 +23,13 @@ def generate(
     options: Decoding,
     prompts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PROMPT...", help="One or more prompts; '-' reads one from standard input."),
+        typer.Argument(
+            metavar="PROMPT...", help="One or more prompts; '-' reads one from standard input.", show_default=False
+        ),
     ] = None,
-    file: Annotated[Path | None, typer.Option("--file", "-f", help="A file with one prompt a line.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", "-f", help="A file with one prompt a line.", show_default=False)
+    ] = None,
     raw: Raw = False,
     as_json: AsJson = False,
 ) -> None:

@@ -55,7 +55,9 @@ def trace(
 
 def _shown_options(llm: LLM) -> dict[str, Any]:
     """The resolved options that say how the text was made."""
-    names = ("method", "layout", "acceptance", "drafter", "states", "block_length", "remasking_strategy")
+    names = ["method", "layout", "acceptance", "block_length", "remasking_strategy"]
+    if llm.options.method != "none":
+        names += ["drafter", "states"]
     values = {name: getattr(llm.options, name, None) for name in names}
     return {name: value for name, value in values.items() if value is not None}
 

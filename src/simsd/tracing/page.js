@@ -7,7 +7,7 @@
   const MEANINGS = {
     accepted: "the draft's token was kept",
     corrected: "the target put its own token where another was drafted",
-    bonus: "the target revealed a place it was free to",
+    bonus: "the target revealed it by itself, in the free last step",
     rejected: "drafted but not kept, still masked",
     known: "known before this round",
   };
@@ -42,17 +42,24 @@
     get("prompt").textContent = trace.prompt;
     const places = [...revealed.keys()].sort((a, b) => a - b);
     trace.token_ids.forEach((id, i) => {
-      const text = trace.tokens[id] ?? "";
-      const token = make("button", text.replace(/\n/g, "↵"));
+      // A span, not a button: a token may hold line ends, and only inline text flows around them.
+      const token = make("span", (trace.tokens[id] ?? "").replace(/\n/g, "↵\n"), "token");
       const found = revealed.get(places[i]);
-      token.type = "button";
       if (found) {
-        token.className = "t-" + found.verdict;
+        token.classList.add("t-" + found.verdict);
         token.dataset.round = found.index;
-        token.title = `position ${places[i]}, round ${rounds[found.index].index}, ${found.verdict}`;
+        token.title = `position ${places[i]}, round ${found.index + 1}, ${found.verdict}`;
+        token.setAttribute("role", "button");
+        token.tabIndex = 0;
         token.addEventListener("click", () => go(found.index));
+        token.addEventListener("keydown", (event) => {
+          if (event.key === "Enter" || event.key === " ") {
+            event.preventDefault();
+            go(found.index);
+          }
+        });
       }
-      get("answer").append(token, ...(text.includes("\n") ? [make("br")] : []));
+      get("answer").append(token);
     });
   }
 
@@ -175,7 +182,7 @@
     }
     get("copies").replaceChildren(headRow(columns), body);
     get("copies-note").textContent =
-      `One forward pass over ${layout.ids.length} rows in ${groups.size} groups, beside ${layout.prefix_length} ` +
+      `One forward pass over ${layout.ids.length} rows in ${groups.size} group${groups.size === 1 ? "" : "s"}, beside ${layout.prefix_length} ` +
       "cached tokens. Columns are positions.";
   }
 
@@ -317,7 +324,7 @@
     showBlocks(round);
     showCopies(round);
     showMask(round);
-    for (const token of get("answer").querySelectorAll("button")) token.classList.toggle("here", token.dataset.round === String(current));
+    for (const token of get("answer").children) token.classList.toggle("here", token.dataset.round === String(current));
     if (location.hash || current > 0) history.replaceState(null, "", "#" + (current + 1));
   }
 

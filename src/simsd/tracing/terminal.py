@@ -26,7 +26,7 @@ MEANINGS = {
     "known": "known before",
     "accepted": "draft kept",
     "corrected": "target's token instead of the draft's",
-    "bonus": "revealed by the target alone",
+    "bonus": "revealed by the target itself, in the free last step",
     "rejected": "drafted, not kept",
     "masked": "still masked",
 }
