@@ -56,7 +56,7 @@ def judge(options: DecodingOptions, now: Round, plan: Plan, logits: Tensor, rule
     logits = entries(plan, logits)
     if options.acceptance == "replay":
         assert plan.states is not None
-        outcome, drawn = _replay(now, plan.states, logits, rules)
+        outcome, drawn = _replay(now, plan, plan.states, logits, rules)
     else:
         outcome, drawn = _in_draft_order(now, plan, logits, rules)
     return Verdict(outcome, drawn.doubt.isnan().flatten(1).any(1))
@@ -118,7 +118,7 @@ def _states(draft: Draft, now: Round, kind: str) -> States:
     return trim(states) if states.tokens.device.type == "cpu" else states
 
 
-def _replay(now: Round, states: States, logits: Tensor, rules: Rules) -> tuple[Outcome, Drawn]:
+def _replay(now: Round, plan: Plan, states: States, logits: Tensor, rules: Rules) -> tuple[Outcome, Drawn]:
     front, size = states.in_place, logits.shape[2]
     offset = torch.arange(size, device=logits.device)
     place = (now.state.start[:, None] + states.block[:, front:] * size)[..., None] + offset
@@ -128,7 +128,14 @@ def _replay(now: Round, states: States, logits: Tensor, rules: Rules) -> tuple[O
     token = torch.cat((finished.long(), drawn.token), 1)
     revealed = torch.cat((finished, shown), 1)
     outcome = acceptance.replay(now.state, states, token, revealed, states.blocks * size + 1, rules.timed)
-    judged = replace(outcome, source=(outcome.source - front).clamp(min=-1), entry=(outcome.entry - front).clamp(min=0))
+    # the last block's finished state is not in the set, but a step that ends there was foreseen all the same
+    foreseen = (plan.draft.complete & (outcome.tokens == plan.draft.tokens).all(-1))[..., None] & (outcome.source >= 0)
+    judged = replace(
+        outcome,
+        accepted=outcome.accepted | foreseen,
+        source=(outcome.source - front).clamp(min=-1),
+        entry=(outcome.entry - front).clamp(min=0),
+    )
     return judged, drawn
 
 
