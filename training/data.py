@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from training.skills import WEIGHTS, Sample, draw
-from training.tokenizer import END, END_OF_TEXT, START
+from training.tokenizer import END, END_OF_TEXT, START, special_id
 
 GRID = 16  # lengths are rounded up to the longest block length, so that every block length divides them
 
@@ -30,7 +30,7 @@ class Stream:
         self.tokens_per_batch = tokens_per_batch
         self.max_length = max_length
         self.weights = weights
-        self.pad = tokenizer.token_to_id(END_OF_TEXT)
+        self.pad = special_id(tokenizer, END_OF_TEXT)
         self.ready: list[list[tuple[list[int], int]]] = []
 
     def encode(self, sample: Sample) -> tuple[list[int], int]:

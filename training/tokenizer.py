@@ -19,6 +19,13 @@ CHAT_TEMPLATE = (
 )
 
 
+def special_id(tokenizer: Tokenizer, token: str) -> int:
+    number = tokenizer.token_to_id(token)
+    if number is None:
+        raise ValueError(f"the tokenizer has no token {token}: make it with 'python -m training.train tokenizer OUT'")
+    return number
+
+
 def make_tokenizer(out: Path, samples: int = 150_000) -> None:
     """Trains on `samples` training questions and writes tokenizer.json and tokenizer_config.json to `out`."""
     tokenizer = Tokenizer(models.BPE())

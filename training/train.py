@@ -29,7 +29,7 @@ from torch import Tensor
 from training.data import GRID, Stream, diffusion_mask, noise
 from training.model import SDAR, Config
 from training.skills import WEIGHTS
-from training.tokenizer import END, END_OF_TEXT, MASK, make_tokenizer
+from training.tokenizer import END, END_OF_TEXT, MASK, make_tokenizer, special_id
 
 BLOCKS = (4, 8, 16)
 SIZES = {
@@ -132,7 +132,7 @@ def train(args: argparse.Namespace) -> Progress:
     r = random.Random(args.seed)
     generator = torch.Generator().manual_seed(args.seed)
     tokenizer = Tokenizer.from_file(str(args.out / "tokenizer.json"))
-    mask_id, end_id, pad_id = (tokenizer.token_to_id(token) for token in (MASK, END, END_OF_TEXT))
+    mask_id, end_id, pad_id = (special_id(tokenizer, token) for token in (MASK, END, END_OF_TEXT))
     folder = args.out / args.what
     model = SDAR(SIZES[args.what])
     if args.resume:
