@@ -14,6 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simsd.core.draft import empty_draft
 from simsd.core.schedule import STRATEGIES
 from simsd.core.states import KINDS
 from simsd.drafters.base import Drafter, DraftRequest, NoMemory
@@ -253,6 +254,20 @@ def test_the_paired_layout_is_exact_for_one_layer(case, gamma, spoil):
     for sequence in decode(case, NoisyDrafter(1, spoil), ordinary(case), keeps_its_promises, **options):
         assert_ended_well(sequence)
         assert_argmax_in_its_own_order(case, sequence)
+
+
+class EmptyDrafter(NoMemory):
+    """It guesses nothing over the whole window."""
+
+    def propose(self, request: DraftRequest):
+        return empty_draft(request.state, request.blocks)
+
+
+@given(requests(), windows, st.sampled_from(["exact", "exact-draft-order", "simsd"]))
+def test_every_method_is_ordinary_decoding_where_nothing_is_drafted(case, gamma, method):
+    found = decode(case, EmptyDrafter(), watch=keeps_its_promises, method=method, num_speculative_tokens=gamma)
+    assert_same(found, ordinary(case))
+    assert all(s.stats.drafted_tokens == 0 for s in found)
 
 
 def test_the_paired_layout_leaks_from_two_layers_on():
