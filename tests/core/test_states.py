@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -72,6 +73,15 @@ def test_fields_of_the_wrong_shape_are_refused():
     good = states(("..", 0, -1, 0))
     with pytest.raises(ValueError, match="parent is"):
         States(good.tokens, good.block, good.parent[:, :0], good.taken, good.valid, MASK)
+
+
+def test_trimming_follows_the_parents_to_their_new_places():
+    rows = states(("xy", 0, -1, 1), ("ab", 0, -1, 1), ("..", 0, -1, 0), ("x.", 0, -1, 1), ("..", 1, 1, 0), root=2)
+    used = torch.tensor([[False, True, True, False, True]])
+    found = trim(replace(rows, valid=used, in_place=1))
+    assert [letters(t) for t in found.tokens[0]] == ["ab", "..", ".."]
+    assert found.parent.tolist() == [[-1, -1, 0]]
+    assert (found.root, found.in_place) == (1, 0)
 
 
 Row = tuple[str, int, str | None, int]
