@@ -1,0 +1,103 @@
+"""The documentation is true: its Python runs, its commands run, and its tables name what the code has."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+
+from simsd.cli.main import main
+from simsd.cli.options import Decoding
+from simsd.engine.options import DecodingOptions
+from simsd.errors import SimsdError
+from simsd.llm import LLM, Completion, SamplingParams, Stats
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "README.ko.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r"(<!-- not run: .*? -->\n)?^```(python|sh)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+
+
+def snippets(kind: str) -> list[tuple[str, str]]:
+    found = []
+    for page in PAGES:
+        for not_run, language, body in FENCE.findall(page.read_text("utf-8")):
+            if language == kind and not not_run:
+                found.append((page.relative_to(ROOT).as_posix(), body))
+    return found
+
+
+def commands() -> list[str]:
+    lines = [line for _, body in snippets("sh") for line in body.splitlines()]
+    return sorted({line for line in lines if line.startswith("simsd ")})
+
+
+def columns(page: str, column: int = 0) -> set[str]:
+    """The code words in one column of all tables of a page."""
+    rows = [line.split("|")[1:-1] for line in (ROOT / "docs" / page).read_text("utf-8").splitlines() if line[:1] == "|"]
+    return {word for row in rows for word in re.findall(r"`([^`]+)`", row[column])}
+
+
+@pytest.mark.parametrize("page", sorted({page for page, _ in snippets("python")}))
+def test_python_runs(page: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    names: dict[str, object] = {"__name__": "snippet"}
+    for _, code in [snippet for snippet in snippets("python") if snippet[0] == page]:
+        exec(compile(code, page, "exec"), names)  # a page's snippets go on from each other
+    assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize("command", commands())
+def test_command_runs(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as left:
+        main(shlex.split(command)[1:])
+    assert left.value.code == 0
+    assert capsys.readouterr().out.strip() or list(tmp_path.iterdir())
+
+
+def test_options_page_lists_every_option_with_its_flag() -> None:
+    llm = {name for name in inspect.signature(LLM.__init__).parameters if name not in {"self", "options"}}
+    fields = {field.name for cls in (DecodingOptions, SamplingParams) for field in dataclasses.fields(cls)}
+    assert columns("reference/options.md") == llm | fields
+    lines = (ROOT / "docs/reference/options.md").read_text("utf-8").splitlines()
+    flagged = {line.split("`")[1] for line in lines if re.search(r"\| yes[^|]*\|$", line)}
+    assert flagged == {field.name for field in dataclasses.fields(Decoding)} - {"threads"}
+
+
+def test_options_page_gives_the_defaults() -> None:
+    text = (ROOT / "docs/reference/options.md").read_text("utf-8")
+    found = re.findall(r"^\| `(\w+)` \| `([^`]*)` \|", text, re.MULTILINE)
+    stated = [pair for pair in found if pair != ("denoising_steps", "block_length")]
+    llm = {name: parameter.default for name, parameter in inspect.signature(LLM.__init__).parameters.items()}
+    owners = [llm, *({f.name: f.default for f in dataclasses.fields(cls)} for cls in (DecodingOptions, SamplingParams))]
+    assert len(stated) > 25
+    for name, value in stated:
+        assert value in {str(owner[name]) for owner in owners if name in owner}, name
+
+
+def test_statistics_page_lists_every_figure() -> None:
+    assert columns("how-to/statistics.md") == set(Stats().to_dict())
+
+
+def test_python_page_names_members_that_exist() -> None:
+    text = (ROOT / "docs/reference/python.md").read_text("utf-8")
+    members = {word.split("(")[0] for word in columns("reference/python.md")}
+    errors = {cls.__name__ for cls in SimsdError.__subclasses__()} | {"PairError"}
+    assert errors <= members
+    llm = {name for name in vars(LLM) if not name.startswith("_")} | {"options", "max_model_len"}
+    assert llm <= members
+    builtin = {"ArithmeticError", "ValueError"}
+    assert members <= llm | errors | builtin | {"LLM"}
+    assert all(f"`{field.name}`" in text for field in dataclasses.fields(Completion))
+
+
+def test_snippets_are_found() -> None:
+    assert len(snippets("python")) >= 8
+    assert len(commands()) >= 6
