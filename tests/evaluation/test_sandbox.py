@@ -134,7 +134,7 @@ def test_nothing_outside_the_folder_changes(tmp_path: Path) -> None:
         f"import shutil; shutil.rmtree({str(tmp_path)!r})",
         f"import os; os.remove('kept', dir_fd=os.open({str(tmp_path)!r}, os.O_RDONLY))",
     ):
-        assert "not allowed" in refused(code), code
+        assert "PermissionError" in refused(code), code
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
     assert kept.read_text() == "kept"
 
