@@ -19,7 +19,8 @@ class Outcome:
     tokens:   [N, W, B] the blocks afterwards, MASK where still unknown (holes are allowed).
     taken:    [N, W, B] the denoising step (counted inside the block, from 0) that revealed each token of this round,
               -1 elsewhere.
-    source:   [N, W, B] index of the judged entry (a state, or a block of the window) that the token came from, -1 elsewhere.
+    source:   [N, W, B] index of the judged entry (a state, or a block of the window) that the token came from,
+              -1 elsewhere.
     accepted: [N, W, B] True where the draft's token was kept because the draft had foreseen it; the other tokens of
               the round are the target's own correction or bonus.
     entry:    [N] the last judged entry, whose logits are the target's newest view of its block.
