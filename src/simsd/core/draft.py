@@ -1,4 +1,4 @@
-"""What is known and what is guessed: the state of a block, and a draft with its temporal step map (method section 3)."""
+"""What is known and what is guessed: a block, and a draft with its temporal step map (method section 3)."""
 
 from __future__ import annotations
 
