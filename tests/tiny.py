@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from simsd.drafters.base import Drafter
 from simsd.engine.options import DecodingOptions, SamplingParams
@@ -110,3 +111,8 @@ def decode(scheduler: Scheduler, requests: Many[Request]) -> list[Sequence]:
 def prompt_of(length: int, seed: int = 0) -> list[int]:
     """Random ids, MASK never."""
     return torch.randint(0, MASK, (length,), generator=torch.Generator().manual_seed(seed)).tolist()
+
+
+def assert_same(found: Tensor, expected: Tensor) -> None:
+    """Equal but for the rounding of float64."""
+    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)

@@ -1,0 +1,110 @@
+"""However a text reaches the cache, its rows are those of one forward over the whole text (method section 6)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from simsd.core.layout import block_causal, with_pending
+from simsd.engine import runner as runner_module
+from simsd.engine.runner import Runner
+from tests.tiny import MASK, assert_same, prompt_of, runner, tiny_model
+
+SIZE = 4
+TEXTS = [prompt_of(28, seed) for seed in range(3)]
+
+
+def whole(text: list[int]) -> Tensor:
+    """Logits of every row from one forward without any history."""
+    fresh = runner(tiny_model(), SIZE)
+    return rows(fresh, [text], [0])[0]
+
+
+def rows(run: Runner, texts: list[list[int]], stored: list[int]) -> Tensor:
+    """Logits of the same number of further rows of each text behind what is stored of it."""
+    layout = block_causal(torch.tensor(texts), torch.tensor(stored), SIZE)
+    layout = replace(layout, judge=torch.arange(len(texts[0])).expand(len(texts), -1))
+    return run.logits(layout, stored, [0] * len(texts))
+
+
+def test_a_block_at_a_time_is_the_whole_at_once():
+    text, run = TEXTS[0], runner(tiny_model(), SIZE)
+    pieces = [rows(run, [text[at : at + SIZE]], [at])[0] for at in range(0, len(text), SIZE)]
+    assert_same(torch.cat(pieces), whole(text))
+
+
+@pytest.mark.parametrize("piece", [4, 8, 12, 512])
+def test_prefill_in_pieces_of_any_size(piece, monkeypatch):
+    monkeypatch.setattr(runner_module, "PREFILL_ROWS", piece)
+    text, run = TEXTS[1], runner(tiny_model(), SIZE)
+    run.prefill(0, text[:24])
+    assert_same(rows(run, [text[24:]], [24])[0], whole(text)[24:])
+
+
+def test_scratch_is_overwritten_and_rolling_back_is_doing_nothing():
+    text, run = TEXTS[0], runner(tiny_model(), SIZE)
+    run.prefill(0, text[:12])
+    for seed in (5, 6):  # two rounds that came to nothing, the first one longer
+        rows(run, [prompt_of(12 - seed, seed)], [12])
+    rows(run, [text[12:16]], [12])
+    rows(run, [prompt_of(8, 7)], [16])
+    assert_same(rows(run, [text[16:24]], [16])[0], whole(text)[16:24])
+    # back into what was stored, and on along another way
+    other = text[:8] + TEXTS[1][8:20]
+    assert_same(rows(run, [other[8:]], [8])[0], whole(other)[8:])
+
+
+@pytest.mark.parametrize("stored", [[0, 0, 0], [8, 8, 8], [4, 16, 0], [24, 0, 12]])
+def test_a_batch_of_different_lengths_is_each_one_alone(stored):
+    run = runner(tiny_model(), SIZE)
+    for place, (text, have) in enumerate(zip(TEXTS, stored, strict=True)):
+        run.reserve(place + 1, have)
+        run.prefill(place, text[:have])
+    part = [text[have : have + SIZE] for text, have in zip(TEXTS, stored, strict=True)]
+    for found, text, have in zip(rows(run, part, stored), TEXTS, stored, strict=True):
+        assert_same(found, whole(text)[have : have + SIZE])
+
+
+def test_uneven_numbers_of_pending_blocks():
+    run = runner(tiny_model(), SIZE)
+    stored, start = [4, 12, 8], [12, 12, 12]  # two, none and one block behind
+    for place, (text, have) in enumerate(zip(TEXTS, stored, strict=True)):
+        run.prefill(place, text[:have])
+    now = block_causal(torch.tensor([t[12:16] for t in TEXTS]), torch.tensor(start), SIZE)
+    now = replace(now, judge=torch.arange(SIZE).expand(3, -1))
+    fill = [[MASK] * (have - 4) + text[have:12] for text, have in zip(TEXTS, stored, strict=True)]
+    pending = torch.tensor(fill).view(3, 2, SIZE)
+    layout = with_pending(now, pending, torch.tensor([2, 0, 1]), torch.tensor(start))
+    found = run.logits(layout, stored, [0, 8, 4])
+    for one, text in zip(found, TEXTS, strict=True):
+        assert_same(one, whole(text)[12:16])
+    # and what was pending is stored now, at its place
+    further = rows(run, [t[16:24] for t in TEXTS], [16] * 3)
+    for one, text in zip(further, TEXTS, strict=True):
+        assert_same(one, whole(text)[16:24])
+
+
+def test_a_moved_sequence_goes_on_in_its_new_place():
+    run = runner(tiny_model(), SIZE)
+    for place, text in enumerate(TEXTS):
+        run.prefill(place, text[:16])
+    run.move(2, 0)
+    found = rows(run, [TEXTS[2][16:20], TEXTS[1][16:20]], [16, 16])
+    assert_same(found[0], whole(TEXTS[2])[16:20])
+    assert_same(found[1], whole(TEXTS[1])[16:20])
+
+
+def test_growing_keeps_what_is_stored():
+    text, run = TEXTS[0], runner(tiny_model(), SIZE)
+    run.reserve(1, 9)
+    run.prefill(0, text[:8])
+    run.reserve(5, 200)
+    assert (run.cache.sequences, run.cache.capacity) == (5, 200)
+    assert_same(rows(run, [text[8:16]], [8])[0], whole(text)[8:16])
+
+
+def test_mask_is_never_likely():
+    assert rows(runner(tiny_model(), SIZE), TEXTS, [0, 0, 0])[..., MASK].eq(-torch.inf).all()
