@@ -297,6 +297,10 @@ class LLM:
         progress: bool,
     ) -> list[Completion]:
         params = params or SamplingParams()
+        if trajectories is None and self.options.method != "none" and self.options.drafter == "trajectory":
+            raise ConfigError(
+                "drafter 'trajectory' needs recorded trajectories; pass them to generate(trajectories=...)"
+            )
         if trajectories is not None and len(trajectories) != len(prompts):
             raise ConfigError(f"{len(trajectories)} trajectories for {len(prompts)} prompts; give one a prompt")
         params.resolve(self.options, 0)  # bad parameters concern all prompts

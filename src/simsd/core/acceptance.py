@@ -55,7 +55,8 @@ def replay(state: BlockState, states: States, token: Tensor, revealed: Tensor, d
     same &= same_block & (states.parent[:, :, None] == states.parent[:, None])
     same &= states.valid[:, None, :] & ~states.finished[:, :, None]
     if timed:
-        same &= states.taken[:, :, None] + 1 == states.taken[:, None]
+        in_time = states.taken[:, :, None] + 1 == states.taken[:, None]
+        same &= in_time | states.finished[:, None]  # behind a finished block the count begins again
     landed = same.any(-1)
     lands = same.long().argmax(-1)
 

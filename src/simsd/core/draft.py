@@ -42,6 +42,7 @@ class Draft:
     step:     [N, W, B] tau: 0 known, 1..n drafted, n + 1 left masked. Steps count on from block to block.
     proposal: [N, W, B, V] the law each token was drawn from, or None where the draft is certain of itself
               (then q is a point mass on the drafted token).
+    doubt:    [N, W, B] log((1 - c) / c) of the draft's confidence c in each token, or None where it has none.
 
     A block is drafted into only if all blocks before it are complete, and every step of a later block is later.
     """
@@ -50,6 +51,7 @@ class Draft:
     step: Tensor
     mask_id: int
     proposal: Tensor | None = None
+    doubt: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.tokens.dim() != 3 or self.tokens.shape != self.step.shape:
@@ -109,4 +111,4 @@ def limit(draft: Draft, tokens: int, whole_steps: bool = True) -> Draft:
     ids = torch.where(keep | (step == 0), draft.tokens.flatten(1), draft.mask_id)
     last = (step * keep).amax(-1, keepdim=True)
     step = torch.where(keep | (step == 0), step, last + 1)
-    return Draft(ids.view(shape), step.view(shape), draft.mask_id, draft.proposal)
+    return Draft(ids.view(shape), step.view(shape), draft.mask_id, draft.proposal, draft.doubt)

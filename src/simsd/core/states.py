@@ -1,7 +1,8 @@
 """Sets of states: the copies of the block that one pass judges side by side (method section 4b).
 
 A state is named by a *code*: which of the draft's steps have happened. The chain has the prefixes only; swaps add
-the states in which two neighbouring steps came in the other order; subsets are all of them, nearest first.
+the states in which two neighbouring steps came in the other order; subsets are all of them, nearest first; likely
+are those of the subsets that the draft's own confidences make likely (`likelihood.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from simsd.core.draft import BlockState, Draft
 
-KINDS = ("chain", "swaps", "subsets")
+KINDS = ("chain", "swaps", "subsets", "likely")
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def codes(kind: str, steps: int, limit: int = 32) -> Tensor:
     elif kind == "swaps":
         chosen = [set(range(size)) for size in range(steps + 1)]
         chosen += [set(range(size)) | {size + 1} for size in range(steps - 1)]
-    elif kind == "subsets":
+    elif kind in ("subsets", "likely"):
         chosen = _nearest_subsets(steps, limit)
     else:
         raise ValueError(f"unknown set of states {kind!r}; choose one of {', '.join(KINDS)}")

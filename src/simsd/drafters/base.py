@@ -80,15 +80,17 @@ LogitsOf = Callable[[int, Tensor, Tensor], Tensor]
 
 def order_guesses(
     request: DraftRequest, block: int, logits: Tensor, tokens: Tensor, taken: Tensor, steps: int
-) -> tuple[Tensor, Tensor, Tensor | None]:
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
     """Up to `steps` steps of the target's own schedule, all read from one set of logits.
 
     logits [N, B, V], tokens [N, B], taken [N] steps already taken in the block.
-    Returns the tokens afterwards, the step [N, B] (1.. in this call, 0 elsewhere) and the proposals [N, B, V].
+    Returns the tokens afterwards, the step [N, B] (1.. in this call, 0 elsewhere), the doubt [N, B] about each token
+    and the proposals [N, B, V].
     """
     state, sampler, schedule = request.state, request.sampler, request.schedule
     place = state.positions(block + 1)[:, block]
     step_of = torch.zeros_like(tokens)
+    doubt_of = torch.zeros_like(logits[..., 0])
     proposal = None
     if request.by_draw:
         guess, doubt, entropy = tokens, None, None
@@ -116,7 +118,8 @@ def order_guesses(
         shown = reveal(schedule, masked, time, doubt, entropy, noise)
         tokens = torch.where(shown, guess, tokens)
         step_of = torch.where(shown, step + 1, step_of)
-    return tokens, step_of, proposal
+        doubt_of = torch.where(shown, doubt, doubt_of)
+    return tokens, step_of, doubt_of, proposal
 
 
 def order_noise(sampler: Sampler, schedule: Schedule, place: Tensor, taken: Tensor) -> Tensor | None:
@@ -137,6 +140,7 @@ def propose_with(request: DraftRequest, logits_of: LogitsOf, forwards: int, know
     share = -(-size // forwards)
     blocks: list[Tensor] = []
     steps: list[Tensor] = []
+    doubts: list[Tensor] = []
     proposals: list[Tensor | None] = []
     last = torch.zeros_like(state.start)
     for w in range(request.blocks):
@@ -144,14 +148,16 @@ def propose_with(request: DraftRequest, logits_of: LogitsOf, forwards: int, know
         taken = state.taken if w == 0 else torch.zeros_like(state.taken)
         before = torch.stack(blocks, 1) if blocks else tokens[:, None][:, :0]
         step = torch.zeros_like(tokens)
+        doubt: Tensor | None = None
         proposal: Tensor | None = None
         done = torch.zeros_like(last)
         for look in range(forwards):
             logits = logits_of(w, tokens, before)
             count = share if look + 1 < forwards else size
-            guess, local, law = order_guesses(request, w, logits, tokens, taken + done, count)
+            guess, local, unsure, law = order_guesses(request, w, logits, tokens, taken + done, count)
             if law is not None:
                 proposal = law if proposal is None else torch.where((local > 0)[..., None], law, proposal)
+            doubt = unsure if doubt is None else torch.where(local > 0, unsure, doubt)
             step = torch.where(local > 0, local + done[:, None], step)
             tokens = guess
             done = step.amax(-1)
@@ -160,12 +166,14 @@ def propose_with(request: DraftRequest, logits_of: LogitsOf, forwards: int, know
             step = torch.where(known[:, None], step, 0)
         blocks.append(tokens)
         steps.append(torch.where(step > 0, step + last[:, None], 0))
+        assert doubt is not None
+        doubts.append(doubt)
         proposals.append(proposal)
         last = last + step.amax(-1)
     tokens, step = torch.stack(blocks, 1), torch.stack(steps, 1)
     step = torch.where(tokens == state.mask_id, last[:, None, None] + 1, step)
     laws = [p for p in proposals if p is not None]
-    return Draft(tokens, step, state.mask_id, torch.stack(laws, 1) if laws else None)
+    return Draft(tokens, step, state.mask_id, torch.stack(laws, 1) if laws else None, torch.stack(doubts, 1))
 
 
 class NoMemory:

@@ -47,15 +47,16 @@ class Decoder:
         clock.append(time.perf_counter())
 
         verdict = judge(self.options, now, work, logits, rules)
-        for row, sequence in enumerate(sequences):
+        for sequence in sequences:
             stats = sequence.stats
             stats.rounds += 1
             stats.target_forwards += 1
             stats.draft_forwards += forwards
             stats.query_tokens += layout.ids.shape[1]
-            if self.trace:
-                sequence.trace.append(record(row, now, work, layout, verdict.outcome))
-        self._commit(sequences, now, work, logits, verdict, rules)
+        used = self._commit(sequences, work, logits, verdict, rules)
+        if self.trace:
+            for row, sequence in enumerate(sequences):
+                sequence.trace.append(record(row, now, work, layout, verdict.outcome, used[row]))
         clock.append(time.perf_counter())
         for sequence in sequences:
             sequence.stats.draft_seconds += clock[1] - clock[0]
@@ -83,8 +84,10 @@ class Decoder:
         return gamma, min(blocks, max(s.blocks_left for s in sequences))
 
     def _commit(
-        self, sequences: Many[Sequence], now: Round, work: Plan, logits: Tensor, verdict: Verdict, rules: Rules
-    ) -> None:
+        self, sequences: Many[Sequence], work: Plan, logits: Tensor, verdict: Verdict, rules: Rules
+    ) -> list[int]:
+        """Each sequence takes over its part; returns how many places of the window it did."""
+        taken_over: list[int] = []
         outcome = verdict.outcome
         batch, blocks, size = outcome.tokens.shape
         views = entries(work, logits)
@@ -103,16 +106,22 @@ class Decoder:
                     "the weights or the dtype overflow: try dtype float32 or bfloat16"
                 )
                 sequence.finish("error", 0)
+                taken_over.append(0)
                 continue
             parts = [flat[row][4 + k * width : 4 + (k + 1) * width] for k in range(len(numbers))]
             tokens, taken = _blocks(parts[0], size), _blocks(parts[1], size)
             logprobs = [parts[4][w * size : (w + 1) * size] for w in range(blocks)] if rules.logprobs else None
-            self._count(sequence, int(sum(parts[2])), int(sum(parts[3])))
-            sequence.stored = len(sequence.text_ids) + stored * size
+            begin = len(sequence.text_ids)
+            sequence.stored = begin + stored * size
             sequence.stats.committed_tokens += sequence.put(tokens, taken, logprobs, finished)
+            # a sequence that ended inside the window took over nothing behind its last block
+            used = len(sequence.text_ids) - begin if sequence.finish_reason else width
+            taken_over.append(used)
+            self._count(sequence, int(sum(parts[2][:used])), int(sum(parts[3][:used])))
             if self.drafter is not None and self.drafter.wants_logits:
-                open_block = finished < blocks and (outcome.taken[row, finished] >= 0).any()
+                open_block = finished < blocks and max(taken[finished]) >= 0
                 self.drafter.observe(sequence, views[row, entry].clone() if open_block else None)
+        return taken_over
 
     @staticmethod
     def _count(sequence: Sequence, accepted: int, drafted: int) -> None:

@@ -75,14 +75,14 @@ class DecodingOptions:
         layout, acceptance = PAIRS[self.method]
         layout = choose("layout", self.layout or layout, LAYOUTS)
         acceptance = choose("acceptance", self.acceptance or acceptance, ACCEPTANCES)
+        if self.method == "none" and (layout, acceptance) != PAIRS["none"]:
+            raise ConfigError(
+                "method 'none' is ordinary decoding and takes no layout or acceptance; choose another method"
+            )
         if layout == "paired" and acceptance == "replay":
             raise ConfigError(
                 "acceptance 'replay' needs the logits of whole states, which layout 'paired' does not give; "
                 "use layout 'unrolled', or acceptance 'rejection' or 'match'"
-            )
-        if self.method == "none" and (layout, acceptance) != PAIRS["none"]:
-            raise ConfigError(
-                "method 'none' is ordinary decoding and takes no layout or acceptance; choose another method"
             )
         if self.states is not None:
             choose("states", self.states, KINDS)

@@ -77,7 +77,13 @@ class Runner:
         return logits
 
     def prefill(self, slot: int, ids: Sequence[int]) -> None:
-        """Stores the K/V of whole blocks of text for one sequence, in pieces of bounded size."""
+        """Stores the K/V of whole blocks of text for a new sequence, in pieces of bounded size.
+
+        Its place is emptied first: an earlier sequence may have left what is not a number there, and even a slot that
+        the mask hides enters the product with weight 0.
+        """
+        self.reserve(slot + 1, len(ids) + 1)
+        self.cache.clear(slot)
         piece = max(PREFILL_ROWS // self.block_length, 1) * self.block_length
         for begin in range(0, len(ids), piece):
             part = torch.tensor([ids[begin : begin + piece]], device=self.model.device)

@@ -45,6 +45,7 @@ class Scheduler:
         sequence.started = time.perf_counter()
         self.waiting.append(sequence)
 
+    @torch.inference_mode()  # freeing a place moves another sequence's K/V
     def cancel(self, sequence: Sequence) -> None:
         """Takes a sequence out, wherever it is. Its place is free by the next step."""
         if sequence in self.waiting:

@@ -58,15 +58,20 @@ class RoundTrace:
         return asdict(self)
 
 
-def record(row: int, now: Round, plan: Plan, layout: Layout, outcome: Outcome) -> RoundTrace:
-    """The trace of sequence `row`, fill-up rows of the batch left out."""
+def record(row: int, now: Round, plan: Plan, layout: Layout, outcome: Outcome, used: int) -> RoundTrace:
+    """The trace of sequence `row`, fill-up rows of the batch left out.
+
+    used: places of the window that the sequence took over; an ended sequence leaves the rest.
+    """
     draft, state = plan.draft, now.state
     after, drafted = outcome.tokens[row].flatten(), draft.tokens[row].flatten()
     before = torch.full_like(after, state.mask_id)
     before[: state.tokens.shape[1]] = state.tokens[row]
     put = draft.drafted[row].flatten()
-    new = outcome.taken[row].flatten() >= 0
-    kept = outcome.accepted[row].flatten()
+    taken_over = torch.arange(len(after), device=after.device) < used
+    after = torch.where(taken_over, after, before)
+    new = (outcome.taken[row].flatten() >= 0) & taken_over
+    kept = outcome.accepted[row].flatten() & taken_over
     verdicts = []
     for at in range(len(after)):
         if before[at] != state.mask_id:
@@ -77,7 +82,7 @@ def record(row: int, now: Round, plan: Plan, layout: Layout, outcome: Outcome) -
             verdicts.append(CORRECTED if put[at] and after[at] != drafted[at] else BONUS)
         else:
             verdicts.append(REJECTED if put[at] else MASKED)
-    labels, used = _labels(row, now, plan)
+    labels, rows = _labels(row, now, plan)
     return RoundTrace(
         index=int(now.salt[row]),
         block_start=int(state.start[row]),
@@ -90,10 +95,10 @@ def record(row: int, now: Round, plan: Plan, layout: Layout, outcome: Outcome) -
         verdict=verdicts,
         finished_blocks=int(outcome.finished[row]),
         layout=LayoutTrace(
-            ids=layout.ids[row][used].tolist(),
-            positions=layout.positions[row][used].tolist(),
+            ids=layout.ids[row][rows].tolist(),
+            positions=layout.positions[row][rows].tolist(),
             labels=labels,
-            mask=layout.mask[row][used][:, used].tolist(),
+            mask=layout.mask[row][rows][:, rows].tolist(),
             prefix_length=now.stored[row],
         ),
     )

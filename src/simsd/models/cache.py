@@ -76,6 +76,10 @@ class KVCache:
         if src != dst:
             self.buffer[:, :, dst].copy_(self.buffer[:, :, src])
 
+    def clear(self, sequence: int) -> None:
+        """Zeros for a whole sequence, as in a new cache."""
+        self.buffer[:, :, sequence].zero_()
+
     def copy_slots(self, sequence: int, src: int, dst: int, count: int) -> None:
         """Copies `count` slots of one sequence from `src` to `dst`, all layers (an exact finished block, section 6)."""
         row = self.buffer.select(2, sequence)

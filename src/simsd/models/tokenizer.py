@@ -62,7 +62,15 @@ class Tokenizer:
         return self.backend.get_vocab_size(with_added_tokens=True)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Ids of a text; special tokens written out in it become their ids."""
+        """Ids of a text; special tokens written out in it become their ids.
+
+        Raises:
+            PromptError: the text holds lone surrogates, which no encoding of text has.
+        """
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise PromptError(f"the text is not valid Unicode at character {error.start}; remove it.") from error
         return self.backend.encode(text, add_special_tokens=add_special_tokens).ids
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
