@@ -45,6 +45,9 @@ class HashCache:
         part.values = self.values[:, first : first + count]  # a view: writes reach the whole cache
         return part
 
+    def clear(self, sequence: int) -> None:
+        self.values[:, sequence] = 0
+
     def move(self, source: int, target: int) -> None:
         self.values[:, target] = self.values[:, source]
 

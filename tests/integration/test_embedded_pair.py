@@ -9,6 +9,7 @@ import pytest
 
 from simsd import LLM, SamplingParams
 from simsd.core.states import KINDS
+from simsd.engine.options import DRAFTERS
 from simsd.evaluation.graders import grade
 from simsd.evaluation.suites import load_suite
 from tests.pairwise import pairwise
@@ -35,7 +36,7 @@ CASES = pairwise(
         "states": KINDS,
         "size": (4, 8, 16),
         "gamma": (None, 3, 12),
-        "drafter": ("model", "self", "lookup", "trajectory"),
+        "drafter": DRAFTERS,
     }
 )
 
