@@ -93,7 +93,7 @@ def record(row: int, now: Round, plan: Plan, layout: Layout, outcome: Outcome, u
         draft_step=draft.step[row].flatten().tolist(),
         after=after.tolist(),
         verdict=verdicts,
-        finished_blocks=int(outcome.finished[row]),
+        finished_blocks=min(int(outcome.finished[row]), used // state.tokens.shape[1]),
         layout=LayoutTrace(
             ids=layout.ids[row][rows].tolist(),
             positions=layout.positions[row][rows].tolist(),
