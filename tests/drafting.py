@@ -81,6 +81,7 @@ class Spoilt(GuessDrafter):
 DRAFTERS = (
     "model",
     "model, a look a step",
+    "hybrid",
     "self",
     "trajectory",
     "lookup",
@@ -104,5 +105,6 @@ def make_drafter(name: str, block_length: int, layers: int = 2) -> Drafter:
     }
     if name in simple:
         return simple[name]()
-    looks = block_length if name != "model" else 1
-    return ModelDrafter(runner(tiny_model(layers, 0, 0.02), block_length), block_length, looks)
+    looks = block_length if name == "model, a look a step" else 1
+    draft = runner(tiny_model(layers, 0, 0.02), block_length)
+    return ModelDrafter(draft, block_length, looks, target_first=name == "hybrid")

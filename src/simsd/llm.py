@@ -18,7 +18,7 @@ from simsd.drafters.trajectory import Trajectory, TrajectoryDrafter
 from simsd.engine.options import DecodingOptions, SamplingParams, whole
 from simsd.engine.request import Sequence, Stats
 from simsd.engine.runner import Runner
-from simsd.engine.scheduler import Scheduler
+from simsd.engine.scheduler import Scheduler, count_for
 from simsd.engine.trace import RoundTrace
 from simsd.errors import ConfigError, PromptError, SimsdError
 from simsd.models.config import ModelConfig
@@ -174,9 +174,10 @@ class LLM:
     def _drafter(self) -> Drafter | None:
         if self.options.method == "none":
             return None
-        if self.options.drafter == "model":
+        if self.options.drafter in ("model", "hybrid"):
             assert self._draft is not None
-            return ModelDrafter(self._runner(self._draft), self.options.block_length, self.options.draft_steps)
+            runner, hybrid = self._runner(self._draft), self.options.drafter == "hybrid"
+            return ModelDrafter(runner, self.options.block_length, self.options.draft_steps, target_first=hybrid)
         if self.options.drafter == "self":
             return SelfDrafter()
         return LookupDrafter() if self.options.drafter == "lookup" else TrajectoryDrafter()
@@ -266,7 +267,7 @@ class LLM:
     def _stream(self, prompt: Prompt, sequence: Sequence) -> Iterator[Piece]:
         text = self.tokenizer.incremental()
         longest = max((len(s) for s in sequence.params.stop), default=1) - 1
-        read, given, sent, held = 0, 0, 0, ""
+        read, given, sent, held = 0, 0, "", ""
         self._scheduler.add(sequence)
         try:
             while sequence.finish_reason is None:
@@ -278,15 +279,17 @@ class LLM:
                 read = len(ids)
                 ready = held[: len(held) - longest]  # the rest may be the beginning of a stop string
                 if ready:
-                    yield Piece(ready, ids[given:])
-                    held, given, sent = held[len(ready) :], len(ids), sent + len(ready)
+                    held, sent = held[len(ready) :], sent + ready
+                    until = count_for(sent, ids, self.tokenizer.decode) if held else len(ids)
+                    yield Piece(ready, ids[given:until])
+                    given = until
         finally:
             if sequence.finish_reason is None:
                 self._scheduler.cancel(sequence)
         if sequence.error is not None:
             raise sequence.error
         completion = self._completion(prompt, sequence)
-        yield Piece(completion.text[sent:], completion.token_ids[given:], completion)
+        yield Piece(completion.text[len(sent) :], completion.token_ids[given:], completion)
 
     def _complete(
         self,

@@ -85,7 +85,7 @@ def test_a_file_that_cannot_be_used_is_named(run: Run, tmp_path: Path, content: 
 def test_a_wrong_choice_is_one_sentence_that_lists_them(run: Run, llm: FakeLLM) -> None:
     result = run("generate", "x", "--drafter", "magic")
     assert result.exit_code == 2
-    assert result.stderr == "simsd: --drafter is 'magic'; choose one of model, self, trajectory, lookup.\n"
+    assert result.stderr == "simsd: --drafter is 'magic'; choose one of model, hybrid, self, trajectory, lookup.\n"
     assert llm.calls == []
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 METHODS = ("none", "simsd", "exact", "exact-draft-order")
 LAYOUTS = ("paired", "unrolled")
 ACCEPTANCES = ("rejection", "match", "replay")
-DRAFTERS = ("model", "self", "trajectory", "lookup")
+DRAFTERS = ("model", "hybrid", "self", "trajectory", "lookup")
 STATES = ("chain", "swaps", "subsets", "likely")
 STRATEGIES = ("low_confidence_static", "low_confidence_dynamic", "sequential", "entropy_bounded", "random")
 DTYPES = ("auto", "float32", "bfloat16", "float64")

@@ -28,10 +28,15 @@ class ModelDrafter:
     """A draft model with its own KV cache. Each round brings the cache up to the target's text by the way: the
     blocks finished since the last round run in front of the first draft forward (method section 6)."""
 
-    wants_logits = False
+    def __init__(
+        self, forward: Forward, block_length: int, draft_steps: int = 1, *, target_first: bool = False
+    ) -> None:
+        """draft_steps: forwards of the draft model for each block of the window.
 
-    def __init__(self, forward: Forward, block_length: int, draft_steps: int = 1) -> None:
-        """draft_steps: forwards of the draft model for each block of the window."""
+        target_first: where the target has already looked at the block under decoding, its own logits of the last
+        verification are the guesses there (they are better and free), and the draft model guesses the blocks behind.
+        """
+        self.wants_logits = target_first
         self.forward = forward
         self.block_length = block_length
         self.draft_steps = draft_steps
@@ -45,7 +50,7 @@ class ModelDrafter:
         self.forward.move(source, target)
 
     def observe(self, sequence: SequenceView, logits: Tensor | None) -> None:
-        return None
+        sequence.memory["self_logits"] = logits
 
     def propose(self, request: DraftRequest) -> Draft:
         size, state = self.block_length, request.state
@@ -57,26 +62,32 @@ class ModelDrafter:
         recent_ids = torch.tensor(recent, dtype=torch.long, device=state.tokens.device).view(len(behind), lag, size)
         count = torch.tensor(behind, device=state.tokens.device)
         start = [len(s.text_ids) for s in request.sequences]
-        none_skipped = [0] * len(start)
-        first = True
+        skipped = [(lag - n) * size for n in behind]
+        seen = [s.memory.get("self_logits") for s in request.sequences]
+        known = [logits for logits in seen if logits is not None]
+        behind_now = True  # the blocks finished since the last round still have to run
 
         def logits_of(w: int, tokens: Tensor, before: Tensor) -> Tensor:
-            nonlocal first
+            nonlocal behind_now
+            if w == 0 and len(known) == len(seen):
+                return torch.stack(known)
             here = BlockState(tokens, state.start + w * size, state.taken, state.mask_id)
             layout = unrolled(here, _single(here))
             self.forwards += 1
-            if first:
-                first = False
-                layout = with_pending(layout, recent_ids, count, here.start)
-                skipped = [(lag - n) * size for n in behind]
+            # the guessed block in front is rewritten at each look: it may be stored from another round
+            guessed = before[:, -1:]
+            if behind_now:
+                behind_now = False
+                front = torch.cat((recent_ids, guessed), 1)
+                layout = with_pending(layout, front, count + guessed.shape[1], here.start)
                 return self.forward.logits(layout, stored, skipped)
-            if w > 0:  # the guessed block in front is rewritten at each look: it may be stored from another round
-                layout = with_pending(layout, before[:, -1:], torch.ones_like(count), here.start)
-            return self.forward.logits(layout, [at + max(w - 1, 0) * size for at in start], none_skipped)
+            layout = with_pending(layout, guessed, torch.full_like(count, guessed.shape[1]), here.start)
+            return self.forward.logits(layout, [at + max(w - 1, 0) * size for at in start], [0] * len(start))
 
         draft = propose_with(request, logits_of, self.draft_steps)
-        for sequence, at in zip(request.sequences, start, strict=True):
-            sequence.memory["draft_stored"] = at
+        if not behind_now:
+            for sequence, at in zip(request.sequences, start, strict=True):
+                sequence.memory["draft_stored"] = at
         return draft
 
 

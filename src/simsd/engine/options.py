@@ -14,7 +14,7 @@ from simsd.errors import ConfigError
 METHODS = ("none", "simsd", "exact", "exact-draft-order")
 LAYOUTS = ("paired", "unrolled")
 ACCEPTANCES = ("rejection", "match", "replay")
-DRAFTERS = ("model", "self", "trajectory", "lookup")
+DRAFTERS = ("model", "hybrid", "self", "trajectory", "lookup")
 
 # Method -> layout, acceptance (method section 5). "rejection" is "match" for a greedy request.
 PAIRS = {
@@ -90,9 +90,13 @@ class DecodingOptions:
                 raise ConfigError(
                     f"states {self.states!r} needs acceptance 'replay'; in the draft's order there is only the chain"
                 )
-        drafter = choose("drafter", self.drafter or ("model" if has_draft_model else "self"), DRAFTERS)
-        if drafter == "model" and not has_draft_model and self.method != "none":
-            raise ConfigError("drafter 'model' needs a draft model; give one, or choose drafter 'self' or 'lookup'")
+        # under replay the target's own logits may help the draft model; the paper's case is the draft model alone
+        with_model = "hybrid" if acceptance == "replay" else "model"
+        drafter = choose("drafter", self.drafter or (with_model if has_draft_model else "self"), DRAFTERS)
+        if drafter in ("model", "hybrid") and not has_draft_model and self.method != "none":
+            raise ConfigError(
+                f"drafter {drafter!r} needs a draft model; give one, or choose drafter 'self' or 'lookup'"
+            )
         if self.num_speculative_tokens is not None:
             whole("num_speculative_tokens", self.num_speculative_tokens, 1, "; for ordinary decoding use method 'none'")
         whole("block_length", self.block_length, 1)

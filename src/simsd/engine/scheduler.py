@@ -112,10 +112,17 @@ class Scheduler:
         if not found:
             return
         end = min(found)
-        # the fewest tokens whose text holds all that stands before the stop string
-        low, high = 0, len(ids)
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if len(self.decode(ids[:middle])) >= end else (middle + 1, high)
-        sequence.finish("stop", low)
+        sequence.finish("stop", count_for(text[:end], ids, self.decode))
         sequence.text_end = end
+
+
+def count_for(text: str, ids: Many[int], decode: Callable[[Many[int]], str]) -> int:
+    """The fewest leading tokens whose text begins with `text`, the beginning of that of all `ids`.
+
+    Compared by characters, not by length: bytes of an unfinished character decode to one too, U+FFFD.
+    """
+    low, high = 0, len(ids)
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if decode(ids[:middle]).startswith(text) else (middle + 1, high)
+    return low

@@ -21,7 +21,7 @@ from simsd.engine.options import DecodingOptions
 
 # Likely states: a walk comes by each with at least this probability, as the draft sees it. Below, the B query tokens of
 # a copy cost more time than the tokens it saves, on the embedded pair on a CPU.
-LEAST_VISITS = 0.06
+LEAST_VISITS = 0.1
 
 
 @dataclass(frozen=True)
