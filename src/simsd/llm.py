@@ -280,7 +280,7 @@ class LLM:
                 ready = held[: len(held) - longest]  # the rest may be the beginning of a stop string
                 if ready:
                     held, sent = held[len(ready) :], sent + ready
-                    until = count_for(sent, ids, self.tokenizer.decode) if held else len(ids)
+                    until = count_for(sent, ids, self.tokenizer.decode) if sequence.params.stop else len(ids)
                     yield Piece(ready, ids[given:until])
                     given = until
         finally:
