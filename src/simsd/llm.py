@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -15,7 +15,7 @@ from simsd.drafters.lookup import LookupDrafter
 from simsd.drafters.model import ModelDrafter
 from simsd.drafters.self import SelfDrafter
 from simsd.drafters.trajectory import Trajectory, TrajectoryDrafter
-from simsd.engine.options import DecodingOptions, SamplingParams, whole
+from simsd.engine.options import DecodingOptions, SamplingParams, check_sizes
 from simsd.engine.request import Sequence, Stats
 from simsd.engine.runner import Runner
 from simsd.engine.scheduler import Scheduler, count_for
@@ -23,6 +23,7 @@ from simsd.engine.trace import RoundTrace
 from simsd.errors import ConfigError, PromptError, SimsdError
 from simsd.models.config import ModelConfig
 from simsd.models.loader import LoadedModel, check_pair, load
+from simsd.models.prompts import plain, prompt_ids
 from simsd.models.tokenizer import Tokenizer
 from simsd.progress import track
 
@@ -106,9 +107,7 @@ class LLM:
         unknown = set(options) - {f.name for f in fields(DecodingOptions)}
         if unknown:
             raise ConfigError(f"unknown option {sorted(unknown)[0]!r}; see simsd.engine.options.DecodingOptions")
-        whole("max_num_seqs", max_num_seqs, 1)
-        if max_model_len is not None:
-            whole("max_model_len", max_model_len, 2)
+        check_sizes(max_num_seqs, max_model_len)
         # what does not depend on the checkpoint is checked before minutes are spent on loading it
         draft: DecodingOptions = DecodingOptions(method=method or "exact", **options)
         draft.resolve(has_draft_model=True)
@@ -140,6 +139,7 @@ class LLM:
         unknown = set(changes) - {f.name for f in fields(DecodingOptions)}
         if unknown:
             raise ConfigError(f"unknown option {sorted(unknown)[0]!r}; see simsd.engine.options.DecodingOptions")
+        check_sizes(other._max_num_seqs, other._max_model_len)
         base = self._given
         if changes.get("method", base.method) != base.method:  # the other method's own layout, unless it is given too
             base = replace(base, layout=None, acceptance=None, states=None)
@@ -225,6 +225,7 @@ class LLM:
 
         Raises: PromptError or NumericalError for a single prompt; ConfigError.
         """
+        prompts = plain(prompts, "prompt")
         single = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
         many: list[Any] = [prompts] if single else list(prompts)
         return self._complete(many, params, single, trajectories, progress)
@@ -240,6 +241,9 @@ class LLM:
 
         Raises: as `generate`; ModelError where the checkpoint has no chat template.
         """
+        messages = plain(messages, "conversation")
+        if isinstance(messages, str):
+            raise PromptError('a conversation is text; give messages such as [{"role": "user", "content": ...}]')
         single = len(messages) == 0 or isinstance(messages[0], Mapping)
         many: list[Any] = [messages] if single else list(messages)
         prompts: list[Any] = []
@@ -257,6 +261,7 @@ class LLM:
 
         Leaving the loop early cancels the request. Raises: as `generate`.
         """
+        prompt = plain(prompt, "prompt")
         if not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], Mapping):
             ids: Prompt = self.tokenizer.apply_chat_template(prompt)  # type: ignore[arg-type]
         else:
@@ -345,7 +350,7 @@ class LLM:
     def _sequence(self, prompt: Any, params: SamplingParams, trajectory: Trajectory | None) -> Sequence:
         if isinstance(prompt, SimsdError):
             raise prompt
-        ids = self._prompt_ids(prompt)
+        ids = prompt_ids(prompt, self.tokenizer, self.config, self.max_model_len)
         self._count += 1
         resolved = params.resolve(self.options, secrets.randbits(62))
         resolved = replace(resolved, max_tokens=min(resolved.max_tokens, self.max_model_len - len(ids)))
@@ -363,27 +368,6 @@ class LLM:
         if trajectory is not None:
             sequence.memory["trajectory"] = trajectory
         return sequence
-
-    def _prompt_ids(self, prompt: Any) -> list[int]:
-        if isinstance(prompt, str):
-            ids = self.tokenizer.encode(prompt)
-        elif isinstance(prompt, Iterable):
-            ids = list(prompt)
-        else:
-            raise PromptError(f"a prompt is {type(prompt).__name__}; it must be text or a list of token ids")
-        if not ids:
-            raise PromptError("the prompt is empty; give at least one token")
-        for token in ids:
-            if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < self.config.vocab_size:
-                raise PromptError(f"token id {token!r} is not in the vocabulary 0..{self.config.vocab_size - 1}")
-        if self.config.mask_token_id in ids:
-            raise PromptError(f"the prompt holds the MASK token (id {self.config.mask_token_id}); remove it")
-        if len(ids) >= self.max_model_len:
-            raise PromptError(
-                f"the prompt has {len(ids)} tokens, but prompt and answer together may have {self.max_model_len}; "
-                "shorten it, or raise max_model_len where the model allows it"
-            )
-        return ids
 
     def _completion(self, prompt: Prompt, sequence: Sequence) -> Completion:
         assert sequence.finish_reason is not None

@@ -35,7 +35,7 @@ class Rules:
         longest = max(len(q) for q in quota)
         sampler = Sampler(
             temperature=torch.tensor([float(p.temperature) for p in params], device=device),
-            top_k=torch.tensor([p.top_k for p in params], device=device),
+            top_k=torch.tensor([min(p.top_k, 2**62) for p in params], device=device),
             top_p=torch.tensor([float(p.top_p) for p in params], device=device),
             seed=torch.tensor([p.seed for p in params], device=device),
             random=any(p.temperature > 0 for p in params),

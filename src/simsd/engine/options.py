@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from numbers import Integral, Real
 from typing import Any
 
 from simsd.core.schedule import STRATEGIES, quotas
@@ -34,17 +35,24 @@ def choose(name: str, value: str, allowed: Sequence[str]) -> str:
 
 def whole(name: str, value: Any, least: int, hint: str = "") -> None:
     """Refuses what is not a whole number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
         raise ConfigError(f"{name} is {value!r}; it must be a whole number of {least} or more{hint}")
 
 
 def number(name: str, value: Any, low: float, high: float, *, open_low: bool = False) -> None:
     """Refuses what is not a number from low to high."""
-    good = isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
-    if not good or not low <= value <= high or (open_low and value == low) or math.isinf(value):
+    good = isinstance(value, Real) and not isinstance(value, bool) and not math.isnan(value)
+    if not good or not low <= float(value) <= high or (open_low and value == low) or math.isinf(value):
         bounds = f"in ({low:g}, {high:g}]" if open_low else f"from {low:g} to {high:g}"
         bounds = bounds if math.isfinite(high) else f"{'above' if open_low else 'at least'} {low:g}"
         raise ConfigError(f"{name} is {value!r}; it must be a number {bounds}")
+
+
+def check_sizes(max_num_seqs: Any, max_model_len: Any) -> None:
+    """Refuses a batch or a length that nothing fits into. Raises ConfigError."""
+    whole("max_num_seqs", max_num_seqs, 1)
+    if max_model_len is not None:
+        whole("max_model_len", max_model_len, 2)
 
 
 @dataclass(frozen=True)
@@ -142,10 +150,10 @@ class SamplingParams:
         number("top_p", self.top_p, 0.0, 1.0, open_low=True)
         if self.seed is not None:
             whole("seed", self.seed, 0)
-        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+        stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         if not all(isinstance(text, str) and text for text in stop):
             raise ConfigError(f"stop is {self.stop!r}; it must be one or more non-empty strings")
-        for token in self.stop_token_ids:
+        for token in self.stop_token_ids or ():
             whole("stop_token_ids", token, 0)
         if options.acceptance == "match" and self.temperature > 0:
             raise ConfigError(
@@ -158,9 +166,9 @@ class SamplingParams:
                 given[name] = getattr(options, name)
         given.update(
             stop=stop,
-            stop_token_ids=tuple(self.stop_token_ids),
-            seed=(seed if self.seed is None else self.seed) % 2**63,
-            denoising_steps=given["denoising_steps"] or options.block_length,
+            stop_token_ids=tuple(self.stop_token_ids or ()),
+            seed=int(seed if self.seed is None else self.seed) % 2**63,
+            denoising_steps=options.block_length if given["denoising_steps"] is None else given["denoising_steps"],
         )
         resolved = SamplingParams(**given)
         check_schedule(replace(options, **{f: given[f] for f in _SCHEDULE}))

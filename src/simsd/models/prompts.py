@@ -1,0 +1,41 @@
+"""Prompts as users pass them: text, ids in a list, array or tensor; checked before anything runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from simsd.errors import PromptError
+from simsd.models.config import ModelConfig
+from simsd.models.tokenizer import Tokenizer
+
+
+def plain(value: Any, what: str) -> Any:
+    """Text as it is, tensors and arrays as lists. Raises PromptError for what is neither text nor a sequence."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if not isinstance(value, Sequence) or isinstance(value, bytes):
+        raise PromptError(f"a {what} is {type(value).__name__}; it must be text or a list")
+    return value
+
+
+def prompt_ids(prompt: Any, tokenizer: Tokenizer, config: ModelConfig, max_model_len: int) -> list[int]:
+    """The ids of one prompt.
+
+    Raises: PromptError where it is empty, too long, holds MASK, or ids that are not in the vocabulary.
+    """
+    prompt = plain(prompt, "prompt")
+    ids = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+    if not ids:
+        raise PromptError("the prompt is empty; give at least one token")
+    for token in ids:
+        if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < config.vocab_size:
+            raise PromptError(f"token id {token!r} is not in the vocabulary 0..{config.vocab_size - 1}")
+    if config.mask_token_id in ids:
+        raise PromptError(f"the prompt holds the MASK token (id {config.mask_token_id}); remove it")
+    if len(ids) >= max_model_len:
+        raise PromptError(
+            f"the prompt has {len(ids)} tokens, but prompt and answer together may have {max_model_len}; "
+            "shorten it, or raise max_model_len where the model allows it"
+        )
+    return ids
