@@ -65,3 +65,9 @@ def test_an_llm_on_the_same_weights_checks_its_sizes_too(llm, options):
 def test_trajectories_are_asked_for_where_they_are_needed(llm):
     with pytest.raises(ConfigError, match="trajectories"):
         llm.with_options(method="exact", drafter="trajectory").generate("hello", SHORT)
+
+
+@pytest.mark.parametrize("params", [{"max_tokens": 5}, [SHORT]], ids=["dict", "list"])
+def test_parameters_of_another_type_are_refused(llm, params):
+    with pytest.raises(ConfigError, match=type(params).__name__):
+        llm.generate("hello", params)

@@ -305,6 +305,8 @@ class LLM:
         progress: bool,
     ) -> list[Completion]:
         params = params or SamplingParams()
+        if not isinstance(params, SamplingParams):
+            raise ConfigError(f"params is {type(params).__name__}; give one SamplingParams for all prompts")
         if trajectories is None and self.options.method != "none" and self.options.drafter == "trajectory":
             raise ConfigError(
                 "drafter 'trajectory' needs recorded trajectories; pass them to generate(trajectories=...)"
