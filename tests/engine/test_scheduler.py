@@ -66,7 +66,7 @@ def alone(mode: str, drafter: str = "model, a look a step") -> list[Sequence]:
     return [run([request], mode, 1, drafter)[0] for request in crowd()]
 
 
-@pytest.mark.parametrize("drafter", ["model, a look a step", "self", "lookup"])
+@pytest.mark.parametrize("drafter", ["model, a look a step", "hybrid", "self", "lookup"])
 @pytest.mark.parametrize("mode", MODES)
 def test_a_result_does_not_depend_on_what_else_is_in_the_batch(mode, drafter):
     expected = alone(mode, drafter)

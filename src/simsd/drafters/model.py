@@ -80,9 +80,14 @@ class ModelDrafter:
                 behind_now = False
                 front = torch.cat((recent_ids, guessed), 1)
                 layout = with_pending(layout, front, count + guessed.shape[1], here.start)
-                return self.forward.logits(layout, stored, skipped)
-            layout = with_pending(layout, guessed, torch.full_like(count, guessed.shape[1]), here.start)
-            return self.forward.logits(layout, [at + max(w - 1, 0) * size for at in start], [0] * len(start))
+                logits = self.forward.logits(layout, stored, skipped)
+            else:
+                layout = with_pending(layout, guessed, torch.full_like(count, guessed.shape[1]), here.start)
+                logits = self.forward.logits(layout, [at + max(w - 1, 0) * size for at in start], [0] * len(start))
+            if w == 0 and known:  # each sequence its own best source, whatever the others of the batch have
+                pairs = zip(seen, logits, strict=True)
+                logits = torch.stack([own if mine is None else mine.to(own.dtype) for mine, own in pairs])
+            return logits
 
         draft = propose_with(request, logits_of, self.draft_steps)
         if not behind_now:
