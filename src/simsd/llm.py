@@ -74,7 +74,7 @@ class LLM:
     """A block-diffusion language model with a way to decode it.
 
     `LLM()` is the embedded pair. Decoding options are those of `DecodingOptions`; each can also be set for one
-    request in `SamplingParams` where that has a field of the same name.
+    request in `SamplingParams` where that has a field of the same name. Use it from one thread at a time.
     """
 
     def __init__(

@@ -23,6 +23,9 @@ from simsd.engine.options import DecodingOptions
 # a copy cost more time than the tokens it saves, on the embedded pair on a CPU.
 LEAST_VISITS = 0.1
 
+# In longer blocks the table of moves between states would cost more than it could ever save: they get the chain.
+LONGEST_LIKELY = 32
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -118,6 +121,8 @@ def _default_states(rules: Rules) -> str:
 def _states(draft: Draft, now: Round, kind: str) -> States:
     size = draft.tokens.shape[2]
     blocks = draft.tokens.shape[1]
+    if kind == "likely" and size > LONGEST_LIKELY:
+        kind = "chain"
     tables = [codes(kind, now.masked if w == 0 else size) for w in range(blocks)]
     states = build(now.state, draft, tables)
     if kind == "likely" and draft.doubt is not None:
