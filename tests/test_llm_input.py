@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
 import torch
 
 from simsd import LLM, ConfigError, PromptError, SamplingParams
+from simsd.llm import Trajectory
 
 SHORT = SamplingParams(max_tokens=4)
 
@@ -71,3 +74,93 @@ def test_trajectories_are_asked_for_where_they_are_needed(llm):
 def test_parameters_of_another_type_are_refused(llm, params):
     with pytest.raises(ConfigError, match=type(params).__name__):
         llm.generate("hello", params)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"temperature": 10**400},
+        {"temperature": 1e300},
+        {"eb_threshold": 10**400},
+        {"stop": 5},
+        {"stop_token_ids": 5},
+        {"ignore_eos": "yes"},
+        {"logprobs": 3},
+    ],
+    ids=lambda params: next(iter(params)),
+)
+def test_parameters_that_cannot_be_meant_are_named(llm, params):
+    with pytest.raises(ConfigError, match=f"{next(iter(params))} is "):
+        llm.generate("hello", SamplingParams(max_tokens=4, **params))
+
+
+@pytest.mark.parametrize("temperature", [1e-7, 1e-38, 1e-320])
+def test_hardly_any_temperature_is_none(llm, temperature):
+    cold = llm.generate("hello", SamplingParams(max_tokens=8, temperature=temperature, seed=1))[0]
+    assert cold.token_ids == llm.generate("hello", SamplingParams(max_tokens=8))[0].token_ids
+
+
+@pytest.mark.parametrize(
+    "trajectory",
+    [Trajectory([9999], [0]), Trajectory([-1], [0]), "x", 5],
+    ids=["beyond", "negative", "text", "number"],
+)
+def test_a_bad_trajectory_fails_alone(llm, trajectory):
+    drafted = llm.with_options(method="exact", drafter="trajectory")
+    good, bad = drafted.generate([[65], [66]], SHORT, trajectories=[None, trajectory])
+    assert good.error is None
+    assert isinstance(bad.error, ConfigError)
+    with pytest.raises(ConfigError, match="trajectory"):
+        drafted.generate([66], SHORT, trajectories=[trajectory])
+
+
+def test_a_trajectory_that_would_be_ignored_is_refused(llm):
+    with pytest.raises(ConfigError, match="drafter='trajectory'"):
+        llm.generate([66], SHORT, trajectories=[Trajectory([1], [0])])
+    with pytest.raises(ConfigError, match="needs recorded trajectories"):
+        llm.with_options(method="exact", drafter="trajectory").stream([66], SHORT)
+
+
+@pytest.mark.parametrize("values", [["a"], [1.5], [True], [2**70]], ids=repr)
+def test_a_trajectory_is_whole_numbers(values):
+    with pytest.raises(ConfigError, match="whole numbers"):
+        Trajectory(values, [0])
+    with pytest.raises(ConfigError, match="whole numbers"):
+        Trajectory([0], values)
+
+
+def test_a_single_prompt_takes_a_single_trajectory(llm):
+    params = SamplingParams(max_tokens=16, ignore_eos=True)
+    first = llm.generate([66, 67], params)[0]
+    drafted = llm.with_options(method="exact", drafter="trajectory")
+    again = drafted.generate([66, 67], params, trajectories=first.trajectory)[0]
+    assert again.token_ids == first.token_ids
+    assert again.stats.target_forwards < first.stats.target_forwards
+
+
+def test_a_limit_below_one_block_is_refused(llm):
+    with pytest.raises(ConfigError, match="less than one block of 4"):
+        llm.with_options(max_model_len=3)
+
+
+def test_a_very_long_block_is_bounded(llm):
+    with pytest.warns(UserWarning, match="block length"):
+        wide = llm.with_options(method="exact", block_length=256)
+    out = wide.generate("hello", SamplingParams(max_tokens=4, denoising_steps=2))[0]
+    assert out.error is None
+    assert out.stats.query_tokens_per_forward < 10_000
+
+
+def test_several_threads_may_use_one_llm(llm):
+    exact = llm.with_options(method="exact")
+    prompts = [[65 + i] * (3 + i) for i in range(6)]
+    params = SamplingParams(max_tokens=24, ignore_eos=True)
+    expected = [c.token_ids for c in exact.generate(prompts, params)]
+
+    def ask(at: int) -> list[int]:
+        if at % 2:
+            return [token for piece in exact.stream(prompts[at], params) for token in piece.token_ids]
+        return exact.generate(prompts[at], params)[0].token_ids
+
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        assert list(pool.map(ask, range(len(prompts)))) == expected

@@ -6,7 +6,7 @@ import secrets
 import warnings
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Many
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,9 @@ from simsd.drafters.base import Drafter
 from simsd.drafters.lookup import LookupDrafter
 from simsd.drafters.model import ModelDrafter
 from simsd.drafters.self import SelfDrafter
-from simsd.drafters.trajectory import Trajectory, TrajectoryDrafter
-from simsd.engine.options import DecodingOptions, SamplingParams, check_sizes
+from simsd.drafters.trajectory import Trajectory, TrajectoryDrafter, check_trajectory
+from simsd.engine.completion import Completion, Message, Piece, Prompt
+from simsd.engine.options import DecodingOptions, SamplingParams, check_sizes, truth, whole
 from simsd.engine.request import Sequence, Stats
 from simsd.engine.runner import Runner
 from simsd.engine.scheduler import Scheduler, count_for
@@ -29,52 +30,12 @@ from simsd.progress import track
 
 __all__ = ["LLM", "Completion", "Piece", "RoundTrace", "SamplingParams", "Stats", "Trajectory"]
 
-Prompt = str | Many[int]
-Message = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Completion:
-    """One request's result.
-
-    prompt:    the text, or ids, that was asked for.
-    token_ids: generated ids, the stop id excluded; text: what they decode to, cut before a stop string.
-    steps:     for each token the denoising step inside its block that revealed it, from 0: the decode order.
-    logprobs:  log p of each token under the target's softmax when it was put; None unless asked for.
-    finish_reason: "stop", "length" or "error" (then `error` says what).
-    trace:     one entry a round, if the LLM was made with `trace=True`.
-    """
-
-    prompt: Prompt
-    text: str
-    token_ids: list[int]
-    finish_reason: str
-    steps: list[int] = field(default_factory=list)
-    logprobs: list[float] | None = None
-    stats: Stats = field(default_factory=Stats)
-    trace: list[RoundTrace] | None = None
-    error: SimsdError | None = None
-
-    @property
-    def trajectory(self) -> Trajectory:
-        """This decoding as a draft for another one (drafter "trajectory")."""
-        return Trajectory(self.token_ids, self.steps)
-
-
-@dataclass(frozen=True)
-class Piece:
-    """New text of a stream, with its tokens; the last piece carries the whole completion."""
-
-    text: str
-    token_ids: list[int]
-    completion: Completion | None = None
-
 
 class LLM:
     """A block-diffusion language model with a way to decode it.
 
     `LLM()` is the embedded pair. Decoding options are those of `DecodingOptions`; each can also be set for one
-    request in `SamplingParams` where that has a field of the same name. Use it from one thread at a time.
+    request in `SamplingParams` where that has a field of the same name. Several threads may use it.
     """
 
     def __init__(
@@ -111,9 +72,12 @@ class LLM:
         # what does not depend on the checkpoint is checked before minutes are spent on loading it
         draft: DecodingOptions = DecodingOptions(method=method or "exact", **options)
         draft.resolve(has_draft_model=True)
-        if model is None:
-            model = "tiny"
-            draft_model = draft_model or "tiny-draft"
+        for name, value in (("block_length", block_length), ("mask_token_id", mask_token_id)):
+            if value is not None:
+                whole(name, value, 0 if name == "mask_token_id" else 1)
+        truth("trace", trace)
+        if model is None or model == "tiny":
+            model, draft_model = "tiny", draft_model or "tiny-draft"
         self._target = load(model, dtype, device, mask_token_id, block_length)
         self._draft: LoadedModel | None = None
         if draft_model is not None:
@@ -154,6 +118,11 @@ class LLM:
         # numbering the slots on (the ablation) uses positions one block further
         reach = self.config.max_position_embeddings - (0 if self.options.position_copy else size)
         self.max_model_len = min(self._max_model_len or reach, reach) // size * size
+        if self.max_model_len < size:
+            raise ConfigError(
+                f"prompt and answer together may have {min(self._max_model_len or reach, reach)} tokens, which is less "
+                f"than one block of {size}; raise max_model_len or choose a shorter block_length"
+            )
         target = self._runner(self._target)
         self._scheduler = Scheduler(
             self.options,
@@ -215,19 +184,22 @@ class LLM:
         prompts: Prompt | Many[Prompt],
         params: SamplingParams | None = None,
         *,
-        trajectories: Many[Trajectory] | None = None,
+        trajectories: Trajectory | Many[Trajectory | None] | None = None,
         progress: bool = False,
     ) -> list[Completion]:
         """Completes raw text (no chat template). Results do not depend on what else is in the batch.
 
         prompts: text, ids, or a list of either. In a list a bad prompt fails alone: its completion carries `error`.
-        trajectories: one a prompt, for drafter "trajectory". progress: show a progress bar.
+        trajectories: one a prompt (None: no draft for that one), for drafter "trajectory".
+        progress: show a progress bar.
 
         Raises: PromptError or NumericalError for a single prompt; ConfigError.
         """
         prompts = plain(prompts, "prompt")
         single = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
         many: list[Any] = [prompts] if single else list(prompts)
+        if isinstance(trajectories, Trajectory):
+            trajectories = [trajectories]
         return self._complete(many, params, single, trajectories, progress)
 
     def chat(
@@ -266,7 +238,7 @@ class LLM:
             ids: Prompt = self.tokenizer.apply_chat_template(prompt)  # type: ignore[arg-type]
         else:
             ids = prompt  # type: ignore[assignment]
-        sequence = self._sequence(ids, params or SamplingParams(), None)
+        sequence = self._sequence(ids, self._params(params, False), None)
         return self._stream(ids, sequence)
 
     def _stream(self, prompt: Prompt, sequence: Sequence) -> Iterator[Piece]:
@@ -275,11 +247,13 @@ class LLM:
         read, given, sent, held = 0, 0, "", ""
         self._scheduler.add(sequence)
         try:
-            while sequence.finish_reason is None:
-                self._scheduler.step()
-                if sequence.finish_reason is not None:
-                    break
-                ids = sequence.generated
+            while True:
+                with self._scheduler.lock:  # another thread's round may advance this sequence too
+                    if sequence.finish_reason is None:
+                        self._scheduler.step()
+                    if sequence.finish_reason is not None:
+                        break
+                    ids = sequence.generated
                 held += text.push(ids[read:])
                 read = len(ids)
                 ready = held[: len(held) - longest]  # the rest may be the beginning of a stop string
@@ -301,19 +275,12 @@ class LLM:
         prompts: list[Any],
         params: SamplingParams | None,
         single: bool,
-        trajectories: Many[Trajectory] | None,
+        trajectories: Many[Trajectory | None] | None,
         progress: bool,
     ) -> list[Completion]:
-        params = params or SamplingParams()
-        if not isinstance(params, SamplingParams):
-            raise ConfigError(f"params is {type(params).__name__}; give one SamplingParams for all prompts")
-        if trajectories is None and self.options.method != "none" and self.options.drafter == "trajectory":
-            raise ConfigError(
-                "drafter 'trajectory' needs recorded trajectories; pass them to generate(trajectories=...)"
-            )
+        params = self._params(params, trajectories is not None)
         if trajectories is not None and len(trajectories) != len(prompts):
             raise ConfigError(f"{len(trajectories)} trajectories for {len(prompts)} prompts; give one a prompt")
-        params.resolve(self.options, 0)  # bad parameters concern all prompts
         entries: list[Sequence | SimsdError] = []
         for index, prompt in enumerate(prompts):
             try:
@@ -333,17 +300,30 @@ class LLM:
             for prompt, entry in zip(prompts, entries, strict=True)
         ]
 
+    def _params(self, params: SamplingParams | None, recorded: bool) -> SamplingParams:
+        """The parameters, checked: bad ones concern all prompts of a call. recorded: trajectories were given."""
+        params = SamplingParams() if params is None else params
+        if not isinstance(params, SamplingParams):
+            raise ConfigError(f"params is {type(params).__name__}; give one SamplingParams for all prompts")
+        params.resolve(self.options, 0)
+        wanted = self.options.method != "none" and self.options.drafter == "trajectory"
+        if wanted and not recorded:
+            raise ConfigError("drafter 'trajectory' needs recorded trajectories: generate(trajectories=...)")
+        if recorded and not wanted:
+            raise ConfigError("trajectories are given, but not used; set drafter='trajectory' on the LLM")
+        return params
+
     def _run(self, sequences: list[Sequence], progress: bool) -> None:
         for sequence in sequences:
             self._scheduler.add(sequence)
-        left = {id(s) for s in sequences}
         try:
             with track("decoding", len(sequences), progress) as advance:
+                left = len(sequences)
                 while left:
-                    for ended in self._scheduler.step():
-                        if id(ended) in left:
-                            left.discard(id(ended))
-                            advance(1)
+                    self._scheduler.step()  # or another thread's round ends them
+                    still = sum(s.finish_reason is None for s in sequences)
+                    advance(left - still)
+                    left = still
         finally:
             for sequence in sequences:
                 if sequence.finish_reason is None:
@@ -368,6 +348,7 @@ class LLM:
             mask_id,
         )
         if trajectory is not None:
+            check_trajectory(trajectory, self.config.vocab_size)
             sequence.memory["trajectory"] = trajectory
         return sequence
 

@@ -88,8 +88,8 @@ def codes(kind: str, steps: int, limit: int = 32) -> Tensor:
     order, counted in adjacent swaps.
     """
     if kind == "chain":
-        chosen = [set(range(size)) for size in range(steps + 1)]
-    elif kind == "swaps":
+        return torch.ones(steps + 1, steps).tril(-1).bool()
+    if kind == "swaps":
         chosen = [set(range(size)) for size in range(steps + 1)]
         chosen += [set(range(size)) | {size + 1} for size in range(steps - 1)]
     elif kind in ("subsets", "likely"):

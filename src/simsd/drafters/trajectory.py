@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
 
 from simsd.core.draft import Draft
 from simsd.drafters.base import DraftRequest, NoMemory, SequenceView
 from simsd.drafters.fixed import Guess, fixed_draft
 from simsd.errors import ConfigError
+
+LARGEST = 2**31  # of an id or a step; what is beyond was never one
 
 
 @dataclass(frozen=True)
@@ -19,6 +23,10 @@ class Trajectory:
     steps: Sequence[int]
 
     def __post_init__(self) -> None:
+        for name in ("tokens", "steps"):
+            for value in getattr(self, name):
+                if not isinstance(value, Integral) or isinstance(value, bool) or abs(int(value)) > LARGEST:
+                    raise ConfigError(f"a trajectory has {value!r} among its {name}; it needs whole numbers")
         if len(self.tokens) != len(self.steps):
             raise ConfigError(
                 f"a trajectory has {len(self.tokens)} tokens but {len(self.steps)} steps; it needs one step a token"
@@ -39,3 +47,12 @@ class TrajectoryDrafter(NoMemory):
         if begin < 0:  # the prompt ends inside this block: its tail is known already
             return [0] * -begin + list(trajectory.tokens), [0] * -begin + list(trajectory.steps)
         return trajectory.tokens[begin:], trajectory.steps[begin:]
+
+
+def check_trajectory(trajectory: Any, vocab_size: int) -> None:
+    """Refuses what is not a trajectory over this vocabulary. Raises ConfigError."""
+    if not isinstance(trajectory, Trajectory):
+        raise ConfigError(f"a trajectory is {type(trajectory).__name__}; take one from Completion.trajectory")
+    for token in trajectory.tokens:
+        if not 0 <= token < vocab_size:
+            raise ConfigError(f"a trajectory has token id {token}, which is not in the vocabulary 0..{vocab_size - 1}")

@@ -22,6 +22,9 @@ from simsd.engine.trace import record
 from simsd.engine.verify import Plan, Verdict, entries, judge, log_probabilities, plan, stored_blocks
 from simsd.errors import NumericalError
 
+# Query tokens that copies of one round may come to; a window is cut so that their mask stays small.
+MOST_ROWS = 4096
+
 
 class Decoder:
     """Runs rounds for a batch of sequences. `drafter` None is ordinary decoding."""
@@ -81,6 +84,8 @@ class Decoder:
         else:
             fewest = min(s.block.count(s.mask_id) for s in sequences)
             blocks = 1 + -(-max(0, gamma - fewest) // size)
+        if self.options.layout == "unrolled":  # a step costs a copy of B rows
+            gamma = min(gamma, max(1, MOST_ROWS // size))
         return gamma, min(blocks, max(s.blocks_left for s in sequences))
 
     def _commit(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
 from typing import Any
@@ -16,6 +16,9 @@ METHODS = ("none", "simsd", "exact", "exact-draft-order")
 LAYOUTS = ("paired", "unrolled")
 ACCEPTANCES = ("rejection", "match", "replay")
 DRAFTERS = ("model", "hybrid", "self", "trajectory", "lookup")
+
+# Temperatures below the first are greedy, and beyond the second a mistake: scaled logits would not be numbers.
+COLDEST, HOTTEST = 1e-6, 1e6
 
 # Method -> layout, acceptance (method section 5). "rejection" is "match" for a greedy request.
 PAIRS = {
@@ -41,11 +44,20 @@ def whole(name: str, value: Any, least: int, hint: str = "") -> None:
 
 def number(name: str, value: Any, low: float, high: float, *, open_low: bool = False) -> None:
     """Refuses what is not a number from low to high."""
-    good = isinstance(value, Real) and not isinstance(value, bool) and not math.isnan(value)
-    if not good or not low <= float(value) <= high or (open_low and value == low) or math.isinf(value):
+    try:
+        given = float(value) if isinstance(value, Real) and not isinstance(value, bool) else math.nan
+    except OverflowError:
+        given = math.inf
+    if not low <= given <= high or (open_low and given == low) or math.isinf(given):
         bounds = f"in ({low:g}, {high:g}]" if open_low else f"from {low:g} to {high:g}"
         bounds = bounds if math.isfinite(high) else f"{'above' if open_low else 'at least'} {low:g}"
         raise ConfigError(f"{name} is {value!r}; it must be a number {bounds}")
+
+
+def truth(name: str, value: Any) -> None:
+    """Refuses what is not True or False: "no" would count as true."""
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} is {value!r}; it must be True or False")
 
 
 def check_sizes(max_num_seqs: Any, max_model_len: Any) -> None:
@@ -107,6 +119,7 @@ class DecodingOptions:
             )
         if self.num_speculative_tokens is not None:
             whole("num_speculative_tokens", self.num_speculative_tokens, 1, "; for ordinary decoding use method 'none'")
+        truth("position_copy", self.position_copy)
         whole("block_length", self.block_length, 1)
         whole("draft_steps", self.draft_steps, 1)
         if self.draft_steps > self.block_length:
@@ -122,7 +135,7 @@ class DecodingOptions:
 class SamplingParams:
     """How one request samples and when it stops. None means: as the `LLM` was set up.
 
-    temperature: 0 is greedy. top_k: 0 is off. top_p: in (0, 1]. seed: None draws a fresh one.
+    temperature: 0 (or less than 1e-6) is greedy. top_k: 0 is off. top_p: in (0, 1]. seed: None draws a fresh one.
     stop: strings that end the text (not part of it). stop_token_ids: ids, besides the checkpoint's own.
     ignore_eos: goes on past the checkpoint's own stop ids, up to max_tokens.
     logprobs: also return log p of each token under the target's softmax at temperature 1.
@@ -145,11 +158,16 @@ class SamplingParams:
     def resolve(self, options: DecodingOptions, seed: int) -> SamplingParams:
         """Checks everything and fills in what the options say. Raises ConfigError."""
         whole("max_tokens", self.max_tokens, 1)
-        number("temperature", self.temperature, 0.0, math.inf)
+        number("temperature", self.temperature, 0.0, HOTTEST)
         whole("top_k", self.top_k, 0, " (0 switches it off)")
         number("top_p", self.top_p, 0.0, 1.0, open_low=True)
         if self.seed is not None:
             whole("seed", self.seed, 0)
+        truth("ignore_eos", self.ignore_eos)
+        truth("logprobs", self.logprobs)
+        for name in ("stop", "stop_token_ids"):
+            if not isinstance(getattr(self, name) or (), Iterable):
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be a list")
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         if not all(isinstance(text, str) and text for text in stop):
             raise ConfigError(f"stop is {self.stop!r}; it must be one or more non-empty strings")
@@ -168,6 +186,7 @@ class SamplingParams:
             stop=stop,
             stop_token_ids=tuple(self.stop_token_ids or ()),
             seed=int(seed if self.seed is None else self.seed) % 2**63,
+            temperature=float(self.temperature) if self.temperature >= COLDEST else 0.0,
             denoising_steps=options.block_length if given["denoising_steps"] is None else given["denoising_steps"],
         )
         resolved = SamplingParams(**given)

@@ -73,7 +73,7 @@ class Stats:
         return asdict(self) | {name: getattr(self, name) for name in (*derived, *rates)}
 
 
-@dataclass
+@dataclass(eq=False)
 class Sequence:
     """A request while it is decoded. `params` are resolved.
 

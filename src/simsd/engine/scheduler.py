@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -18,7 +19,11 @@ from simsd.engine.runner import Runner
 
 
 class Scheduler:
-    """Waiting and running sequences. Places 0 .. n-1 of the caches are the running ones, in the order of `running`."""
+    """Waiting and running sequences. Places 0 .. n-1 of the caches are the running ones, in the order of `running`.
+
+    Several threads may add sequences and call `step`: a round serves all of them, whoever runs it. Hold `lock` to read
+    a sequence that another thread may be advancing.
+    """
 
     def __init__(
         self,
@@ -36,6 +41,7 @@ class Scheduler:
         self.decoder = Decoder(options, target, drafter, trace=trace)
         self.decode = decode
         self.max_num_seqs = max_num_seqs
+        self.lock = threading.RLock()
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
         self._rules: Rules | None = None
@@ -43,15 +49,17 @@ class Scheduler:
     def add(self, sequence: Sequence) -> None:
         """Queues a sequence; it starts in the next `step` that has a free place."""
         sequence.started = time.perf_counter()
-        self.waiting.append(sequence)
+        with self.lock:
+            self.waiting.append(sequence)
 
     @torch.inference_mode()  # freeing a place moves another sequence's K/V
     def cancel(self, sequence: Sequence) -> None:
         """Takes a sequence out, wherever it is. Its place is free by the next step."""
-        if sequence in self.waiting:
-            self.waiting.remove(sequence)
-        elif sequence in self.running:
-            self._release(self.running.index(sequence))
+        with self.lock:
+            if sequence in self.waiting:
+                self.waiting.remove(sequence)
+            elif sequence in self.running:
+                self._release(self.running.index(sequence))
 
     @property
     def busy(self) -> bool:
@@ -60,6 +68,10 @@ class Scheduler:
     @torch.inference_mode()
     def step(self) -> list[Sequence]:
         """Fills free places, runs one round, and returns the sequences that ended in it."""
+        with self.lock:
+            return self._step()
+
+    def _step(self) -> list[Sequence]:
         while self.waiting and len(self.running) < self.max_num_seqs:
             self._admit(self.waiting.popleft())
         if not self.running:
