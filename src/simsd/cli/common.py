@@ -81,7 +81,8 @@ def answer(llm: LLM, texts: list[str], params: SamplingParams, raw: bool = False
     """
     if raw or llm.tokenizer.chat_template is None:
         return llm.generate(texts if len(texts) > 1 else texts[0], params)
-    conversations = [[{"role": "user", "content": text}] for text in texts]
+    # an empty conversation fails alone, as an empty text does
+    conversations = [[{"role": "user", "content": text}] if text.strip() else [] for text in texts]
     return llm.chat(conversations if len(texts) > 1 else conversations[0], params)
 
 
@@ -97,7 +98,7 @@ def for_terminal(text: str) -> str:
 
 def print_json(value: Any, indent: int | None = 2) -> None:
     """JSON on stdout, as UTF-8 text even where the terminal's encoding is poorer."""
-    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    text = json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False)
     encoding = sys.stdout.encoding or "utf-8"
     if not encoding.lower().startswith("utf"):
         text = json.dumps(value, indent=indent)

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from typing import Any
 
@@ -25,7 +26,9 @@ def report(error: SimsdError, as_json: bool) -> None:
 def report_text(kind: str, message: str, as_json: bool) -> None:
     if as_json:
         typer.echo(json.dumps({"error": {"type": kind, "message": message}}, ensure_ascii=False))
-    typer.echo(f"simsd: {message}{'' if message.endswith(('.', '!', '?')) else '.'}", err=True)
+    sentence = f"simsd: {message}{'' if message.endswith(('.', '!', '?')) else '.'}"
+    with suppress(OSError):  # a stderr that takes nothing must not cost the JSON on stdout
+        typer.echo(sentence, err=True)
 
 
 def guarded(command: Callable[..., None]) -> Callable[..., None]:
@@ -41,11 +44,11 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
         except KeyboardInterrupt as error:
             raise typer.Exit(INTERRUPTED) from error
         except BrokenPipeError as error:
-            _close_quietly()
+            close_quietly()
             raise typer.Exit(1) from error
         except OSError as error:  # files that the user names are reported where they are used
             report_text("OSError", f"cannot write the output: {error.strerror or error}.", as_json=False)
-            _close_quietly()
+            close_quietly()
             raise typer.Exit(1) from error
         except Exception as error:
             if not isinstance(error, MemoryError) and type(error).__name__ != "OutOfMemoryError":
@@ -58,7 +61,7 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
     return wrapper
 
 
-def _close_quietly() -> None:
+def close_quietly() -> None:
     """Sends what is still buffered nowhere: Python would complain about the closed pipe once more at exit."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

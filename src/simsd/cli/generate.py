@@ -59,6 +59,8 @@ def _prompts(arguments: list[str], file: Path | None) -> list[str]:
         texts = [text for text in [_stdin()] if text]
     if not texts:
         raise PromptError("no prompt was given; write one after 'simsd generate', or use --file.")
+    if len(texts) == 1 and not texts[0].strip():
+        raise PromptError("the prompt is empty; write some text.")
     return [common.check_text(text) for text in texts]
 
 

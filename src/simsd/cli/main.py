@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from io import TextIOWrapper
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from simsd import __version__
 from simsd.cli import chat, demo, generate, models, trace
-from simsd.cli.errors import INTERRUPTED, USER_ERROR, guarded, report_text
+from simsd.cli.errors import INTERRUPTED, USER_ERROR, close_quietly, guarded, report_text
 
 app = typer.Typer(
     name="simsd",
@@ -42,6 +44,9 @@ def _root(
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line and leaves the process with its exit code."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    # a process may be started without its streams; what is written then goes nowhere
+    sys.stdout = sys.stdout or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     warnings.formatwarning = lambda message, *_, **__: f"simsd: warning: {message}\n"
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
@@ -50,6 +55,10 @@ def main(arguments: list[str] | None = None) -> None:
         code: Any = app(args=arguments, prog_name="simsd", standalone_mode=False)
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
+    except OSError as error:  # of the help itself; `guarded` has those of the commands
+        report_text("OSError", f"cannot write the output: {error.strerror or error}.", as_json=False)
+        close_quietly()
+        code = 1
     except Exception as error:
         # A wrong flag. Typer's own exception classes moved between its versions; all have this method.
         if not hasattr(error, "format_message"):

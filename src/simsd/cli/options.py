@@ -21,7 +21,8 @@ ACCEPTANCES = ("rejection", "match", "replay")
 DRAFTERS = ("model", "hybrid", "self", "trajectory", "lookup")
 STATES = ("chain", "swaps", "subsets", "likely")
 STRATEGIES = ("low_confidence_static", "low_confidence_dynamic", "sequential", "entropy_bounded", "random")
-DTYPES = ("auto", "float32", "bfloat16", "float64")
+MOST_THREADS = 1024  # far more end the process in the thread library
+DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 
 _MODEL, _SPECULATION, _SCHEDULE, _SAMPLING = "Model", "Speculative decoding", "Denoising schedule", "Sampling"
 
@@ -123,8 +124,8 @@ class Decoding:
         _check_choices("--states", self.states, STATES)
         _check_choices("--remasking-strategy", self.remasking_strategy, STRATEGIES)
         _check_choices("--dtype", self.dtype, DTYPES)
-        if self.threads is not None and self.threads < 1:
-            raise ConfigError(f"--threads is {self.threads}; give 1 or more.")
+        if self.threads is not None and not 1 <= self.threads <= MOST_THREADS:
+            raise ConfigError(f"--threads is {self.threads}; give 1 to {MOST_THREADS}.")
 
     def llm_options(self) -> dict[str, Any]:
         """Keyword arguments of `LLM` that were given on the command line (`model` among them)."""

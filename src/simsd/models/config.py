@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from typing import Any
 
 from simsd.errors import ModelError
 
+MOST_POSITIONS = 1 << 22  # the rotary table has a row for each
 _BLOCK_IN_NAME = re.compile(r"[-_]b(\d+)(?![a-z0-9])", re.IGNORECASE)
 
 
@@ -45,6 +47,15 @@ class ModelConfig:
         for name in _SIZES:
             if getattr(self, name) < 1:
                 raise ModelError(f"config.json says {name} = {getattr(self, name)}; it must be at least 1.")
+        if not (math.isfinite(self.rope_theta) and self.rope_theta > 0):
+            raise ModelError(f"config.json says rope_theta = {self.rope_theta}; it must be a number above 0.")
+        if not (math.isfinite(self.rms_norm_eps) and self.rms_norm_eps >= 0):
+            raise ModelError(f"config.json says rms_norm_eps = {self.rms_norm_eps}; it must be a number of 0 or more.")
+        if self.max_position_embeddings > MOST_POSITIONS:
+            raise ModelError(
+                f"config.json says max_position_embeddings = {self.max_position_embeddings}; "
+                f"more than {MOST_POSITIONS} cannot be held."
+            )
         if self.num_attention_heads % self.num_key_value_heads:
             raise ModelError(
                 f"config.json has {self.num_attention_heads} attention heads and {self.num_key_value_heads} key/value "
@@ -92,31 +103,30 @@ class ModelConfig:
         missing = [key for key in _REQUIRED if raw.get(key) is None]
         if missing:
             raise ModelError(f"config.json lacks {', '.join(missing)}; is this a block-diffusion language model?")
-        _refuse_unsupported(raw)
         try:
+            _refuse_unsupported(raw)
+            heads = _int(raw["num_attention_heads"])
             return cls(
-                model_type=raw["model_type"],
-                vocab_size=int(raw["vocab_size"]),
-                hidden_size=int(raw["hidden_size"]),
-                intermediate_size=int(raw["intermediate_size"]),
-                num_hidden_layers=int(raw["num_hidden_layers"]),
-                num_attention_heads=int(raw["num_attention_heads"]),
-                num_key_value_heads=int(_get(raw, "num_key_value_heads", raw["num_attention_heads"])),
-                head_dim=int(_get(raw, "head_dim", int(raw["hidden_size"]) // int(raw["num_attention_heads"]))),
+                model_type=_kind(raw["model_type"], str),
+                vocab_size=_int(raw["vocab_size"]),
+                hidden_size=_int(raw["hidden_size"]),
+                intermediate_size=_int(raw["intermediate_size"]),
+                num_hidden_layers=_int(raw["num_hidden_layers"]),
+                num_attention_heads=heads,
+                num_key_value_heads=_int(_get(raw, "num_key_value_heads", heads)),
+                head_dim=_int(_get(raw, "head_dim", _int(raw["hidden_size"]) // max(heads, 1))),
                 rms_norm_eps=float(_get(raw, "rms_norm_eps", 1e-6)),
                 rope_theta=_rope_theta(raw),
-                max_position_embeddings=int(_get(raw, "max_position_embeddings", 32768)),
-                tie_word_embeddings=bool(_get(raw, "tie_word_embeddings", False)),
-                attention_bias=bool(_get(raw, "attention_bias", False)),
+                max_position_embeddings=_int(_get(raw, "max_position_embeddings", 32768)),
+                tie_word_embeddings=_kind(_get(raw, "tie_word_embeddings", False), bool),
+                attention_bias=_kind(_get(raw, "attention_bias", False), bool),
                 block_length=_optional_int(raw, "block_size", "block_length"),
                 mask_token_id=_optional_int(raw, "mask_token_id"),
                 stop_token_ids=_stop_ids(generation, raw),
                 torch_dtype=_dtype_name(raw),
                 trained_block_lengths=_trained_block_lengths(raw, name),
             )
-        except (TypeError, ValueError) as error:
-            if isinstance(error, ModelError):
-                raise
+        except (TypeError, ValueError, OverflowError) as error:
             raise ModelError(f"config.json holds a value of the wrong kind: {error}.") from error
 
 
@@ -134,13 +144,30 @@ _SIZES = (*_REQUIRED[1:], "num_key_value_heads", "head_dim", "max_position_embed
 def read_json(path: Path) -> dict[str, Any]:
     """A JSON object from a file, or a ModelError that names the file."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
     except FileNotFoundError as error:
         raise ModelError(f"{path} does not exist; the checkpoint folder is incomplete.") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read as JSON: {error}.") from error
     if not isinstance(value, dict):
         raise ModelError(f"{path} does not hold a JSON object.")
+    return value
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no number of JSON")
+
+
+def _int(value: Any) -> int:
+    """A whole number; 2.7 layers are a mistake, not two."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
+        raise ValueError(f"{value!r} is not a whole number")
+    return int(value)
+
+
+def _kind(value: Any, kind: type) -> Any:
+    if not isinstance(value, kind):
+        raise TypeError(f"{value!r} is not a {kind.__name__}")
     return value
 
 
@@ -152,7 +179,7 @@ def _get(raw: Mapping[str, Any], key: str, default: Any) -> Any:
 def _optional_int(raw: Mapping[str, Any], *keys: str) -> int | None:
     for key in keys:
         if raw.get(key) is not None:
-            return int(raw[key])
+            return _int(raw[key])
     return None
 
 
@@ -175,7 +202,7 @@ def _stop_ids(*sources: Mapping[str, Any]) -> tuple[int, ...]:
     found: list[int] = []
     for source in sources:
         ids = source.get("eos_token_id")
-        found += [] if ids is None else [int(i) for i in (ids if isinstance(ids, list) else [ids])]
+        found += [] if ids is None else [_int(i) for i in (ids if isinstance(ids, list) else [ids])]
     return tuple(dict.fromkeys(found))
 
 
@@ -195,7 +222,7 @@ def _refuse_unsupported(raw: Mapping[str, Any]) -> None:
     kind = rope.get("rope_type") or rope.get("type") or "default"
     if kind not in ("default", "none"):
         raise ModelError(f"rope_scaling of type {kind!r} is not supported; remove it from config.json to run unscaled.")
-    layers = raw.get("layer_types") or []
+    layers = _kind(raw.get("layer_types") or [], list)
     if "sliding_attention" in layers or (raw.get("use_sliding_window") and raw.get("sliding_window")):
         raise ModelError(
             f"sliding-window attention ({raw.get('sliding_window')} tokens) is not supported; "

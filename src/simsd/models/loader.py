@@ -78,10 +78,15 @@ def resolve(model: str | Path) -> Path:
     Raises:
         ModelError: there is no such folder, or the hub does not have it or cannot be reached.
     """
+    if not isinstance(model, str | Path) or not str(model):
+        raise ModelError(f"model is {model!r}; give a folder or a hub name.")
     name = str(model)
     if name in EMBEDDED:
         return embedded(name)
-    folder = Path(model).expanduser()
+    try:
+        folder = Path(model).expanduser()
+    except RuntimeError as error:
+        raise ModelError(f"there is no checkpoint folder {name!r}.") from error
     if folder.is_dir():
         return folder
     if isinstance(model, Path) or folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
@@ -123,8 +128,10 @@ def pick_device(device: str | torch.device) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         chosen = torch.device(device)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         raise ModelError(f"device {device!r} is unknown; use auto, cpu, cuda or cuda:0.") from error
+    if chosen.type not in ("cpu", "cuda"):
+        raise ModelError(f"device {device!r} is not supported; use auto, cpu, cuda or cuda:0.")
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise ModelError(f"device {device!r} is not there: {torch.cuda.device_count()} CUDA devices; use device='cpu'.")
     return chosen

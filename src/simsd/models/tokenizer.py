@@ -51,9 +51,17 @@ class Tokenizer:
         path = folder / "tokenizer_config.json"
         settings = read_json(path) if path.is_file() else {}
         backend = _read_backend(folder)
-        _add_missing_tokens(backend, settings.get("added_tokens_decoder") or {})
-        special = {key: _content(settings[key]) for key in _SPECIAL if settings.get(key)}
-        template = _read_template(folder, settings)
+        try:
+            _add_missing_tokens(backend, settings.get("added_tokens_decoder") or {})
+            special = {key: _content(settings[key]) for key in _SPECIAL if settings.get(key)}
+            template = _read_template(folder, settings)
+            if template is not None and not isinstance(template, str):
+                raise TypeError(f"the chat template is {type(template).__name__}")
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ModelError(
+                f"tokenizer_config.json or the chat template in {folder} is damaged ({reason})."
+            ) from error
         return cls(backend, mask_token_id, chat_template=template, special_tokens=special, name=folder.name)
 
     @property

@@ -39,6 +39,11 @@ class WeightFiles:
                 self._files[name] = file
                 self.shapes[name] = tuple(part.get_shape())
                 self._stored[name] = part.get_dtype()
+                if self._stored[name] not in _WIDTH:
+                    raise ModelError(
+                        f"{path} holds {name} as {self._stored[name]}; "
+                        f"only {', '.join(_WIDTH)} weights can be loaded, so convert or dequantise it first."
+                    )
         except FileNotFoundError as error:
             raise ModelError(f"{path} does not exist, though the index lists it; download it again.") from error
         except (SafetensorError, OSError) as error:
@@ -47,7 +52,7 @@ class WeightFiles:
     @property
     def nbytes(self) -> int:
         """Bytes of all weights as stored."""
-        return sum(_numel(shape) * _WIDTH.get(self._stored[name], 4) for name, shape in self.shapes.items())
+        return sum(_numel(shape) * _WIDTH[self._stored[name]] for name, shape in self.shapes.items())
 
     def check(self, expected: Mapping[str, tuple[int, ...]], optional: Mapping[str, tuple[int, ...]] = {}) -> None:
         """Compares names and shapes with what the model needs, before anything is read.
@@ -86,7 +91,10 @@ _WIDTH = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 def _weight_paths(folder: Path) -> list[Path]:
     index = folder / "model.safetensors.index.json"
     if index.is_file():
-        names = read_json(index).get("weight_map", {}).values()
+        named = read_json(index).get("weight_map")
+        names = list(named.values()) if isinstance(named, dict) else []
+        if not names or not all(isinstance(name, str) for name in names):
+            raise ModelError(f"{index} has no weight_map from weight names to file names; download it again.")
         return [folder / name for name in dict.fromkeys(names)]
     single = folder / "model.safetensors"
     if single.is_file():
