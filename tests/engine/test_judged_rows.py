@@ -8,8 +8,11 @@ import pytest
 import torch
 
 from simsd.core.layout import block_causal
+from simsd.engine import verify
+from simsd.engine.options import SamplingParams
 from simsd.engine.runner import Runner
 from tests.hash_model import HashModel
+from tests.tiny import Request, decode, engine, prompt_of, tiny_model
 
 VOCAB, MASK, SIZE = 11, 10, 2
 
@@ -21,3 +24,10 @@ def test_logits_are_those_of_the_judged_rows_in_their_order(judge):
     layout = replace(block_causal(torch.tensor([text]), torch.tensor([0]), SIZE), judge=torch.tensor([judge]))
     expected = runner.model.plain_logits(text, SIZE, MASK)[judge]  # type: ignore[attr-defined]
     assert torch.equal(runner.logits(layout, [0], [0])[0], expected)
+
+
+def test_ordinary_decoding_runs_the_block_alone_also_where_nothing_is_trimmed(monkeypatch):
+    """On an accelerator shapes are fixed and unused copies stay: the baseline must not carry any."""
+    monkeypatch.setattr(verify, "trim", lambda states: states)
+    found = decode(engine(tiny_model(), 4), [Request(prompt_of(8, 0), SamplingParams(max_tokens=4))])[0]
+    assert found.stats.query_tokens == 4 * found.stats.target_forwards

@@ -29,11 +29,16 @@ LONGEST_LIKELY = 32
 
 @dataclass(frozen=True)
 class Plan:
-    """What a round verifies: a draft, in a layout without pending blocks; `states` where the layout is unrolled."""
+    """What a round verifies: a draft, in a layout without pending blocks.
+
+    states: the copies, where the layout is unrolled.
+    judged: [N, W, B] in the draft's order: False for places that no row judges; None where each has its row.
+    """
 
     draft: Draft
     layout: Layout
-    states: States | None
+    states: States | None = None
+    judged: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -47,16 +52,19 @@ class Verdict:
 def plan(options: DecodingOptions, now: Round, draft: Draft, rules: Rules) -> Plan:
     """Lays the draft out as the options say."""
     if options.layout == "paired":
-        return Plan(draft, paired(now.state, draft, position_copy=options.position_copy), None)
+        return Plan(draft, paired(now.state, draft, position_copy=options.position_copy))
+    if options.method == "none":  # the current state alone; no more rows than that, also where shapes are fixed
+        states = build(now.state, draft, [codes("chain", 0)])
+        return Plan(draft, unrolled(now.state, states), states)
     if options.acceptance == "replay":
         states = _states(draft, now, options.states or _default_states(rules))
         return Plan(draft, unrolled(now.state, states), states)
     states = _states(draft, now, "chain")
     layout = unrolled(now.state, states)
-    entry, _ = _chain_entries(now, draft, states)
+    entry, judged = _chain_entries(now, draft, states)
     size = draft.tokens.shape[2]
     rows = entry * size + torch.arange(size, device=entry.device)
-    return Plan(draft, replace(layout, judge=rows.flatten(1)), states)
+    return Plan(draft, replace(layout, judge=rows.flatten(1)), states, judged)
 
 
 def judge(options: DecodingOptions, now: Round, plan: Plan, logits: Tensor, rules: Rules) -> Verdict:
@@ -172,9 +180,7 @@ def _in_draft_order(now: Round, plan: Plan, logits: Tensor, rules: Rules) -> tup
         token = torch.where(draft.drafted, residual, drawn.token)
     else:
         keep, token = acceptance.match(draft, drawn), drawn.token
-    judged = torch.ones_like(free)
-    if plan.states is not None:
-        judged = _chain_entries(now, draft, plan.states)[1]
+    judged = torch.ones_like(free) if plan.judged is None else plan.judged
     return acceptance.in_draft_order(now.state, draft, token, keep, bonus, judged), drawn
 
 
