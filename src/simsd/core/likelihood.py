@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -20,15 +19,12 @@ from simsd.core.states import States
 ORDER_SOFTENING = 4.0
 
 
-@lru_cache(maxsize=256)
-def _moves(codes: tuple[tuple[bool, ...], ...]) -> Tensor:
+def _moves(table: Tensor) -> Tensor:
     """[C, U] the code that code c becomes by step u; C (a sink) where that is not in the table or u is taken."""
-    index = {code: at for at, code in enumerate(codes)}
-    rows = []
-    for code in codes:
-        after = [(*code[:u], True, *code[u + 1 :]) for u in range(len(code))]
-        rows.append([len(codes) if code[u] else index.get(after[u], len(codes)) for u in range(len(code))])
-    return torch.tensor(rows, dtype=torch.long).view(len(codes), len(codes[0]))
+    count, units = table.shape
+    after = table[:, None] | torch.eye(units, dtype=torch.bool, device=table.device)  # [C, U, U]
+    same = (after[:, :, None] == table).all(-1) & ~table[..., None]  # [C, U, C]
+    return torch.where(same.any(-1), same.long().argmax(-1), count)
 
 
 def visits(draft: Draft, tables: Sequence[Tensor]) -> list[Tensor]:
@@ -52,12 +48,11 @@ def visits(draft: Draft, tables: Sequence[Tensor]) -> list[Tensor]:
         worst = torch.where(member, doubt[:, w, None], -torch.inf).amax(-1)  # -inf: no such step
         sure = torch.sigmoid(-worst)
         score = torch.where(member.any(-1), -worst / ORDER_SOFTENING, -torch.inf)[:, None].expand(-1, count, -1)
-        moves = _moves(tuple(map(tuple, table.tolist()))).to(doubt.device)
         choice = score.masked_fill(table, -torch.inf).softmax(-1).nan_to_num(0.0) * sure[:, None]  # [N, C, U]
         wave = torch.zeros(doubt.shape[0], count + 1, device=doubt.device, dtype=doubt.dtype)
         wave[:, :1] = entering
         total = wave
-        target = moves.view(1, -1).expand(doubt.shape[0], -1)
+        target = _moves(table).view(1, -1).expand(doubt.shape[0], -1)
         for _ in range(units):
             flow = (wave[:, :count, None] * choice).flatten(1)
             wave = torch.zeros_like(wave).scatter_add_(1, target, flow)
