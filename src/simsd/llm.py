@@ -6,7 +6,7 @@ import secrets
 import warnings
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Many
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from simsd.drafters.model import ModelDrafter
 from simsd.drafters.self import SelfDrafter
 from simsd.drafters.trajectory import Trajectory, TrajectoryDrafter, check_trajectory
 from simsd.engine.completion import Completion, Message, Piece, Prompt
-from simsd.engine.options import DecodingOptions, SamplingParams, check_sizes, truth, whole
+from simsd.engine.options import DecodingOptions, SamplingParams, check_engine, whole
 from simsd.engine.request import Sequence, Stats
 from simsd.engine.runner import Runner
 from simsd.engine.scheduler import Scheduler, count_for
@@ -65,17 +65,13 @@ class LLM:
 
         Raises: ModelError, PairError, ConfigError.
         """
-        unknown = set(options) - {f.name for f in fields(DecodingOptions)}
-        if unknown:
-            raise ConfigError(f"unknown option {sorted(unknown)[0]!r}; see simsd.engine.options.DecodingOptions")
-        check_sizes(max_num_seqs, max_model_len)
+        check_engine(options, max_num_seqs, max_model_len, trace)
         # what does not depend on the checkpoint is checked before minutes are spent on loading it
         draft: DecodingOptions = DecodingOptions(method=method or "exact", **options)
         draft.resolve(has_draft_model=True)
         for name, value in (("block_length", block_length), ("mask_token_id", mask_token_id)):
             if value is not None:
                 whole(name, value, 0 if name == "mask_token_id" else 1)
-        truth("trace", trace)
         if model is None or model == "tiny":
             model, draft_model = "tiny", draft_model or "tiny-draft"
         self._target = load(model, dtype, device, mask_token_id, block_length)
@@ -95,15 +91,11 @@ class LLM:
         Raises: ConfigError.
         """
         other = object.__new__(LLM)
-        own = {"trace": self._trace, "max_num_seqs": self._max_num_seqs, "max_model_len": self._max_model_len}
         other._target, other._draft = self._target, self._draft
-        other._trace = changes.pop("trace", own["trace"])
-        other._max_num_seqs = changes.pop("max_num_seqs", own["max_num_seqs"])
-        other._max_model_len = changes.pop("max_model_len", own["max_model_len"])
-        unknown = set(changes) - {f.name for f in fields(DecodingOptions)}
-        if unknown:
-            raise ConfigError(f"unknown option {sorted(unknown)[0]!r}; see simsd.engine.options.DecodingOptions")
-        check_sizes(other._max_num_seqs, other._max_model_len)
+        other._trace = changes.pop("trace", self._trace)
+        other._max_num_seqs = changes.pop("max_num_seqs", self._max_num_seqs)
+        other._max_model_len = changes.pop("max_model_len", self._max_model_len)
+        check_engine(changes, other._max_num_seqs, other._max_model_len, other._trace)
         base = self._given
         if changes.get("method", base.method) != base.method:  # the other method's own layout, unless it is given too
             base = replace(base, layout=None, acceptance=None, states=None)
@@ -117,10 +109,11 @@ class LLM:
         size = self.options.block_length
         # numbering the slots on (the ablation) uses positions one block further
         reach = self.config.max_position_embeddings - (0 if self.options.position_copy else size)
-        self.max_model_len = min(self._max_model_len or reach, reach) // size * size
+        most = min(self._max_model_len or reach, reach)
+        self.max_model_len = most // size * size
         if self.max_model_len < size:
             raise ConfigError(
-                f"prompt and answer together may have {min(self._max_model_len or reach, reach)} tokens, which is less "
+                f"prompt and answer together may have {most} tokens, which is less "
                 f"than one block of {size}; raise max_model_len or choose a shorter block_length"
             )
         target = self._runner(self._target)

@@ -94,7 +94,7 @@ class Decoder:
         """Each sequence takes over its part; returns how many places of the window it did."""
         taken_over: list[int] = []
         outcome = verdict.outcome
-        batch, blocks, size = outcome.tokens.shape
+        blocks, size = outcome.tokens.shape[1:]
         views = entries(work, logits)
         numbers = [outcome.tokens, outcome.taken, outcome.accepted, work.draft.drafted]
         if rules.logprobs:
@@ -115,27 +115,18 @@ class Decoder:
                 continue
             parts = [flat[row][4 + k * width : 4 + (k + 1) * width] for k in range(len(numbers))]
             tokens, taken = _blocks(parts[0], size), _blocks(parts[1], size)
-            logprobs = [parts[4][w * size : (w + 1) * size] for w in range(blocks)] if rules.logprobs else None
+            logprobs = [parts[4][at : at + size] for at in range(0, width, size)] if rules.logprobs else None
             begin = len(sequence.text_ids)
             sequence.stored = begin + stored * size
             sequence.stats.committed_tokens += sequence.put(tokens, taken, logprobs, finished)
             # a sequence that ended inside the window took over nothing behind its last block
             used = len(sequence.text_ids) - begin if sequence.finish_reason else width
             taken_over.append(used)
-            self._count(sequence, int(sum(parts[2][:used])), int(sum(parts[3][:used])))
+            sequence.stats.count_drafts(int(sum(parts[2][:used])), int(sum(parts[3][:used])))
             if self.drafter is not None and self.drafter.wants_logits:
                 open_block = finished < blocks and max(taken[finished]) >= 0
                 self.drafter.observe(sequence, views[row, entry].clone() if open_block else None)
         return taken_over
-
-    @staticmethod
-    def _count(sequence: Sequence, accepted: int, drafted: int) -> None:
-        stats = sequence.stats
-        stats.accepted_tokens += accepted
-        stats.drafted_tokens += drafted
-        histogram = stats.acceptance_histogram
-        histogram += [0] * (accepted + 1 - len(histogram))
-        histogram[accepted] += 1
 
 
 def _blocks(values: Many[float], size: int) -> list[list[int]]:

@@ -60,8 +60,12 @@ def truth(name: str, value: Any) -> None:
         raise ConfigError(f"{name} is {value!r}; it must be True or False")
 
 
-def check_sizes(max_num_seqs: Any, max_model_len: Any) -> None:
-    """Refuses a batch or a length that nothing fits into. Raises ConfigError."""
+def check_engine(names: Iterable[str], max_num_seqs: Any, max_model_len: Any, trace: Any) -> None:
+    """Refuses option names that do not exist, and a batch or a length that nothing fits into. Raises ConfigError."""
+    unknown = sorted(set(names) - {f.name for f in fields(DecodingOptions)})
+    if unknown:
+        raise ConfigError(f"unknown option {unknown[0]!r}; see simsd.engine.options.DecodingOptions")
+    truth("trace", trace)
     whole("max_num_seqs", max_num_seqs, 1)
     if max_model_len is not None:
         whole("max_model_len", max_model_len, 2)

@@ -36,6 +36,13 @@ class Stats:
     accept_seconds: float = 0.0
     seconds: float = 0.0
 
+    def count_drafts(self, accepted: int, drafted: int) -> None:
+        """One round's drafted tokens, and how many of them were kept."""
+        self.accepted_tokens += accepted
+        self.drafted_tokens += drafted
+        self.acceptance_histogram += [0] * (accepted + 1 - len(self.acceptance_histogram))
+        self.acceptance_histogram[accepted] += 1
+
     @property
     def acceptance_rate(self) -> float | None:
         """Accepted / drafted tokens; None where nothing was drafted."""
@@ -105,17 +112,22 @@ class Sequence:
     started: float = 0.0
 
     def __post_init__(self) -> None:
-        size = self.block_length
-        whole = len(self.prompt_ids) // size * size
+        whole = len(self.prompt_ids) // self.block_length * self.block_length
         tail = self.prompt_ids[whole:]
         self.text_ids = self.prompt_ids[:whole]
-        self.block = tail + [self.mask_id] * (size - len(tail))
-        # step and log-probability of every position from the first decoded block on; -1 and 0 for the prompt's tail
-        self._block_steps = [-1] * size
-        self._block_logprobs = [0.0] * size
         self._tail = len(tail)
+        self._begin_block(tail)
         self.stats.prompt_tokens = len(self.prompt_ids)
         self.memory["prompt_length"] = len(self.prompt_ids)
+
+    def _begin_block(self, known: list[int]) -> None:
+        """A new block of which `known` is the beginning (the prompt's tail, in the first one)."""
+        size = self.block_length
+        self.block = known + [self.mask_id] * (size - len(known))
+        self.taken = 0
+        # step and log-probability of every position; -1 and 0 for the prompt's tail
+        self._block_steps = [-1] * size
+        self._block_logprobs = [0.0] * size
 
     @property
     def first_block(self) -> int:
@@ -135,8 +147,7 @@ class Sequence:
         count = 0
         for w, block in enumerate(tokens[: finished + 1]):
             if w > 0:
-                self._block_steps, self._block_logprobs = [-1] * self.block_length, [0.0] * self.block_length
-                self.taken = 0
+                self._begin_block([])
             self.block = block
             for place, step in enumerate(taken[w]):
                 if step >= 0:
@@ -152,9 +163,7 @@ class Sequence:
                 if self._ends():
                     return count
         if finished == len(tokens):
-            self.block = [self.mask_id] * self.block_length
-            self._block_steps, self._block_logprobs = [-1] * self.block_length, [0.0] * self.block_length
-            self.taken = 0
+            self._begin_block([])
         return count
 
     def _ends(self) -> bool:

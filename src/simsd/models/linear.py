@@ -18,7 +18,6 @@ class Linear:
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None, *, pack: bool = True) -> None:
-        self.out_features, self.in_features = weight.shape
         self.bias = bias
         self.packed = pack and can_pack(weight.device.type, weight.dtype)
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight) if self.packed else weight
