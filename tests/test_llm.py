@@ -22,7 +22,7 @@ from simsd import (
 )
 from simsd.core.layout import block_causal
 from simsd.engine.runner import Runner
-from simsd.llm import Trajectory
+from simsd.llm import Stats, Trajectory
 from tests.tiny import write_checkpoint
 
 SIZES: dict[str, Any] = {"vocab_size": 272, "mask_token_id": 259}
@@ -288,3 +288,42 @@ def test_a_seed_repeats_and_none_draws_a_fresh_one(llm):
     assert len({tuple(llm.generate("abc", warm)[0].token_ids) for _ in range(4)}) > 1
     seeded = SamplingParams(max_tokens=16, temperature=1.5, seed=2**70)
     assert llm.generate("abc", seeded)[0].token_ids == llm.generate("abc", seeded)[0].token_ids
+
+
+def test_each_prompt_may_have_its_own_parameters(llm):
+    prompts = ["abc", "abc", "hello"]
+    each = [SamplingParams(max_tokens=8, temperature=1.0, seed=1), None, SamplingParams(max_tokens=3)]
+    together = llm.generate(prompts, each)
+    alone = [llm.generate(prompt, params)[0] for prompt, params in zip(prompts, each, strict=True)]
+    assert [c.token_ids for c in together] == [c.token_ids for c in alone]
+
+
+@pytest.mark.parametrize(
+    ("params", "says"),
+    [
+        ([SamplingParams()], "1 params for 2 prompts"),
+        ([SamplingParams(), {"max_tokens": 3}], "params is dict"),
+        ({"max_tokens": 3}, "params is dict"),
+        ([SamplingParams(), SamplingParams(max_tokens=0)], "max_tokens is 0"),
+    ],
+)
+def test_parameters_that_do_not_fit_the_prompts_are_named(params, says, llm):
+    with pytest.raises(ConfigError) as caught:
+        llm.generate(["abc", "abd"], params)
+    one_sentence(caught.value, says)
+
+
+def test_totals_count_a_round_of_a_batch_once(llm):
+    own = llm.with_options(max_num_seqs=2)
+    assert own.totals.to_dict() == Stats().to_dict()
+    answers = own.generate(["abc", "hello there", "one more"], SamplingParams(max_tokens=16, ignore_eos=True))
+    total = own.totals
+    for name in ("tokens", "prompt_tokens", "prefill_tokens", "drafted_tokens", "accepted_tokens", "committed_tokens"):
+        assert getattr(total, name) == sum(getattr(a.stats, name) for a in answers), name
+    assert max(a.stats.rounds for a in answers) < total.rounds < sum(a.stats.rounds for a in answers)
+    assert total.query_tokens > max(a.stats.query_tokens for a in answers)
+    parts = (total.prefill_seconds, total.draft_seconds, total.verify_seconds, total.accept_seconds)
+    assert all(part > 0 for part in parts)
+    assert sum(parts) <= total.seconds
+    assert own.totals is not total
+    assert llm.with_options().totals.rounds == 0

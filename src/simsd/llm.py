@@ -28,6 +28,8 @@ from simsd.models.prompts import plain, prompt_ids
 from simsd.models.tokenizer import Tokenizer
 from simsd.progress import track
 
+Params = SamplingParams | Many["SamplingParams | None"] | None
+
 __all__ = ["LLM", "Completion", "Piece", "RoundTrace", "SamplingParams", "Stats", "Trajectory"]
 
 
@@ -167,6 +169,13 @@ class LLM:
         return self._target.config
 
     @property
+    def totals(self) -> Stats:
+        """What all requests came to so far, copied: a round counts once, whatever its batch; `seconds` is busy time."""
+        with self._scheduler.lock:
+            totals = self._scheduler.totals
+            return replace(totals, acceptance_histogram=[*totals.acceptance_histogram])
+
+    @property
     def embedded(self) -> bool:
         """True for the pair that comes with the package."""
         return self._target.name == "tiny"
@@ -175,7 +184,7 @@ class LLM:
     def generate(
         self,
         prompts: Prompt | Many[Prompt],
-        params: SamplingParams | None = None,
+        params: Params = None,
         *,
         trajectories: Trajectory | Many[Trajectory | None] | None = None,
         progress: bool = False,
@@ -183,6 +192,7 @@ class LLM:
         """Completes raw text (no chat template). Results do not depend on what else is in the batch.
 
         prompts: text, ids, or a list of either. In a list a bad prompt fails alone: its completion carries `error`.
+        params: one for all prompts, or a list with one a prompt.
         trajectories: one a prompt (None: no draft for that one), for drafter "trajectory".
         progress: show a progress bar.
 
@@ -198,7 +208,7 @@ class LLM:
     def chat(
         self,
         messages: Many[Message] | Many[Many[Message]],
-        params: SamplingParams | None = None,
+        params: Params = None,
         *,
         progress: bool = False,
     ) -> list[Completion]:
@@ -231,7 +241,7 @@ class LLM:
             ids: Prompt = self.tokenizer.apply_chat_template(prompt)  # type: ignore[arg-type]
         else:
             ids = prompt  # type: ignore[assignment]
-        sequence = self._sequence(ids, self._params(params, False), None)
+        sequence = self._sequence(ids, self._params(params, 1, False)[0], None)
         return self._stream(ids, sequence)
 
     def _stream(self, prompt: Prompt, sequence: Sequence) -> Iterator[Piece]:
@@ -266,18 +276,18 @@ class LLM:
     def _complete(
         self,
         prompts: list[Any],
-        params: SamplingParams | None,
+        params: Params,
         single: bool,
         trajectories: Many[Trajectory | None] | None,
         progress: bool,
     ) -> list[Completion]:
-        params = self._params(params, trajectories is not None)
+        each = self._params(params, len(prompts), trajectories is not None)
         if trajectories is not None and len(trajectories) != len(prompts):
             raise ConfigError(f"{len(trajectories)} trajectories for {len(prompts)} prompts; give one a prompt")
         entries: list[Sequence | SimsdError] = []
         for index, prompt in enumerate(prompts):
             try:
-                entries.append(self._sequence(prompt, params, trajectories[index] if trajectories else None))
+                entries.append(self._sequence(prompt, each[index], trajectories[index] if trajectories else None))
             except SimsdError as error:
                 if single:
                     raise
@@ -293,18 +303,23 @@ class LLM:
             for prompt, entry in zip(prompts, entries, strict=True)
         ]
 
-    def _params(self, params: SamplingParams | None, recorded: bool) -> SamplingParams:
-        """The parameters, checked: bad ones concern all prompts of a call. recorded: trajectories were given."""
-        params = SamplingParams() if params is None else params
-        if not isinstance(params, SamplingParams):
-            raise ConfigError(f"params is {type(params).__name__}; give one SamplingParams for all prompts")
-        params.resolve(self.options, 0)
+    def _params(self, params: Params, count: int, recorded: bool) -> list[SamplingParams]:
+        """One for each of `count` prompts, checked. recorded: trajectories were given."""
+        shared = not isinstance(params, list | tuple)
+        many: list[Any] = [params] * max(count, 1) if shared else list(params)  # type: ignore[arg-type]
+        if not shared and len(many) != count:
+            raise ConfigError(f"{len(many)} params for {count} prompts; give one for all, or one a prompt")
+        each = [SamplingParams() if one is None else one for one in many]
+        for one in {id(one): one for one in each}.values():
+            if not isinstance(one, SamplingParams):
+                raise ConfigError(f"params is {type(one).__name__}; give SamplingParams, one for all or one a prompt")
+            one.resolve(self.options, 0)
         wanted = self.options.method != "none" and self.options.drafter == "trajectory"
         if wanted and not recorded:
             raise ConfigError("drafter 'trajectory' needs recorded trajectories: generate(trajectories=...)")
         if recorded and not wanted:
             raise ConfigError("trajectories are given, but not used; set drafter='trajectory' on the LLM")
-        return params
+        return each
 
     def _run(self, sequences: list[Sequence], progress: bool) -> None:
         for sequence in sequences:

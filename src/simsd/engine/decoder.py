@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence as Many
+from itertools import pairwise
 
 import torch
 from torch import Tensor
@@ -16,7 +17,7 @@ from simsd.core.layout import with_pending
 from simsd.drafters.base import Drafter, DraftRequest
 from simsd.engine.batch import Round, Rules
 from simsd.engine.options import DecodingOptions
-from simsd.engine.request import Sequence
+from simsd.engine.request import Sequence, Stats
 from simsd.engine.runner import Runner
 from simsd.engine.trace import record
 from simsd.engine.verify import Plan, Verdict, entries, judge, log_probabilities, plan, stored_blocks
@@ -27,13 +28,17 @@ MOST_ROWS = 4096
 
 
 class Decoder:
-    """Runs rounds for a batch of sequences. `drafter` None is ordinary decoding."""
+    """Runs rounds for a batch of sequences. `drafter` None is ordinary decoding.
+
+    totals: what all rounds so far came to; each round counts once, whatever the batch.
+    """
 
     def __init__(self, options: DecodingOptions, target: Runner, drafter: Drafter | None, *, trace: bool = False):
         self.options = options
         self.target = target
         self.drafter = drafter
         self.trace = trace
+        self.totals = Stats()
 
     def round(self, sequences: Many[Sequence], rules: Rules) -> None:
         """One target forward for all sequences; each takes over what it decides, and may end or fail by it."""
@@ -50,21 +55,16 @@ class Decoder:
         clock.append(time.perf_counter())
 
         verdict = judge(self.options, now, work, logits, rules)
-        for sequence in sequences:
-            stats = sequence.stats
-            stats.rounds += 1
-            stats.target_forwards += 1
-            stats.draft_forwards += forwards
-            stats.query_tokens += layout.ids.shape[1]
         used = self._commit(sequences, work, logits, verdict, rules)
         if self.trace:
             for row, sequence in enumerate(sequences):
                 sequence.trace.append(record(row, now, work, layout, verdict.outcome, used[row]))
         clock.append(time.perf_counter())
+        spent = [end - begin for begin, end in pairwise(clock)]
+        rows = layout.ids.shape[1]
         for sequence in sequences:
-            sequence.stats.draft_seconds += clock[1] - clock[0]
-            sequence.stats.verify_seconds += clock[2] - clock[1]
-            sequence.stats.accept_seconds += clock[3] - clock[2]
+            sequence.stats.count_round(forwards, rows, *spent)
+        self.totals.count_round(forwards, rows * len(sequences), *spent)
 
     def _draft(self, sequences: Many[Sequence], now: Round, rules: Rules) -> Draft:
         if self.drafter is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 from simsd.engine.options import SamplingParams
@@ -36,12 +37,29 @@ class Stats:
     accept_seconds: float = 0.0
     seconds: float = 0.0
 
+    def count_round(self, draft_forwards: int, query_tokens: int, draft: float, verify: float, accept: float) -> None:
+        """One round: a target forward over `query_tokens` rows, and the seconds of its three parts."""
+        self.rounds += 1
+        self.target_forwards += 1
+        self.draft_forwards += draft_forwards
+        self.query_tokens += query_tokens
+        self.draft_seconds += draft
+        self.verify_seconds += verify
+        self.accept_seconds += accept
+
     def count_drafts(self, accepted: int, drafted: int) -> None:
         """One round's drafted tokens, and how many of them were kept."""
         self.accepted_tokens += accepted
         self.drafted_tokens += drafted
         self.acceptance_histogram += [0] * (accepted + 1 - len(self.acceptance_histogram))
         self.acceptance_histogram[accepted] += 1
+
+    def count_request(self, other: Stats) -> None:
+        """Adds what belongs to a request that has left, and not to the rounds it shared with others."""
+        for name in ("tokens", "prompt_tokens", "drafted_tokens", "accepted_tokens", "committed_tokens"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        pairs = zip_longest(self.acceptance_histogram, other.acceptance_histogram, fillvalue=0)
+        self.acceptance_histogram = [mine + theirs for mine, theirs in pairs]
 
     @property
     def acceptance_rate(self) -> float | None:

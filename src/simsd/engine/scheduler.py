@@ -14,7 +14,7 @@ from simsd.drafters.base import Drafter
 from simsd.engine.batch import Rules
 from simsd.engine.decoder import Decoder
 from simsd.engine.options import DecodingOptions
-from simsd.engine.request import Sequence
+from simsd.engine.request import Sequence, Stats
 from simsd.engine.runner import Runner
 
 
@@ -69,7 +69,15 @@ class Scheduler:
     def step(self) -> list[Sequence]:
         """Fills free places, runs one round, and returns the sequences that ended in it."""
         with self.lock:
-            return self._step()
+            begin = time.perf_counter()
+            ended = self._step()
+            self.totals.seconds += time.perf_counter() - begin
+            return ended
+
+    @property
+    def totals(self) -> Stats:
+        """What was counted since the start: rounds once each, requests when they leave. `seconds` is time in `step`."""
+        return self.decoder.totals
 
     def _step(self) -> list[Sequence]:
         while self.waiting and len(self.running) < self.max_num_seqs:
@@ -98,13 +106,16 @@ class Scheduler:
         sequence.stored = len(sequence.text_ids)
         if self.drafter is not None:
             self.drafter.admit(sequence, place)
-        sequence.stats.prefill_tokens = len(sequence.text_ids)
-        sequence.stats.prefill_seconds = time.perf_counter() - begin
+        seconds = time.perf_counter() - begin
+        for stats in (sequence.stats, self.totals):
+            stats.prefill_tokens += len(sequence.text_ids)
+            stats.prefill_seconds += seconds
         self.running.append(sequence)
         self._rules = None
 
     def _release(self, place: int) -> None:
         """Frees a place; the last sequence moves into it, so that the running ones stay side by side."""
+        self.totals.count_request(self.running[place].stats)
         last = len(self.running) - 1
         if place != last:
             self.running[place] = self.running[last]
