@@ -91,7 +91,7 @@ def test_python_page_names_members_that_exist() -> None:
     members = {word.split("(")[0] for word in columns("reference/python.md")}
     errors = {cls.__name__ for cls in SimsdError.__subclasses__()} | {"PairError"}
     assert errors <= members
-    llm = {name for name in vars(LLM) if not name.startswith("_")} | {"options", "max_model_len"}
+    llm = {name for name in vars(LLM) if not name.startswith("_")} | {"options", "max_model_len", "max_num_seqs"}
     assert llm <= members
     builtin = {"ArithmeticError", "ValueError"}
     assert members <= llm | errors | builtin | {"LLM"}

@@ -21,6 +21,7 @@ def whole(pieces: list[Piece]) -> Completion:
     assert all(piece.completion is None for piece in pieces[:-1])
     assert "".join(piece.text for piece in pieces) == last.text
     assert [token for piece in pieces for token in piece.token_ids] == last.token_ids
+    assert [step for piece in pieces for step in piece.steps] == last.steps
     return last
 
 

@@ -16,10 +16,11 @@ from simsd.drafters.model import ModelDrafter
 from simsd.drafters.self import SelfDrafter
 from simsd.drafters.trajectory import Trajectory, TrajectoryDrafter, check_trajectory
 from simsd.engine.completion import Completion, Message, Piece, Prompt
+from simsd.engine.generation import Generation
 from simsd.engine.options import DecodingOptions, SamplingParams, check_engine, whole
 from simsd.engine.request import Sequence, Stats
 from simsd.engine.runner import Runner
-from simsd.engine.scheduler import Scheduler, count_for
+from simsd.engine.scheduler import Scheduler
 from simsd.engine.trace import RoundTrace
 from simsd.errors import ConfigError, PromptError, SimsdError
 from simsd.models.config import ModelConfig
@@ -82,7 +83,7 @@ class LLM:
             self._draft = load(draft_model, dtype, device, mask_token_id, self._target.config.block_length)
             check_pair(self._target, self._draft)
         self._max_model_len = max_model_len
-        self._max_num_seqs = max_num_seqs
+        self.max_num_seqs = max_num_seqs
         self._trace = trace
         method = method or ("exact" if self._draft is not None else "none")
         self._set_up(replace(draft, method=method, block_length=self._target.config.block_length or 4))
@@ -95,9 +96,9 @@ class LLM:
         other = object.__new__(LLM)
         other._target, other._draft = self._target, self._draft
         other._trace = changes.pop("trace", self._trace)
-        other._max_num_seqs = changes.pop("max_num_seqs", self._max_num_seqs)
+        other.max_num_seqs = changes.pop("max_num_seqs", self.max_num_seqs)
         other._max_model_len = changes.pop("max_model_len", self._max_model_len)
-        check_engine(changes, other._max_num_seqs, other._max_model_len, other._trace)
+        check_engine(changes, other.max_num_seqs, other._max_model_len, other._trace)
         base = self._given
         if changes.get("method", base.method) != base.method:  # the other method's own layout, unless it is given too
             base = replace(base, layout=None, acceptance=None, states=None)
@@ -124,7 +125,7 @@ class LLM:
             target,
             self._drafter(),
             decode=self.tokenizer.decode,
-            max_num_seqs=self._max_num_seqs,
+            max_num_seqs=self.max_num_seqs,
             trace=self._trace,
         )
         self._count = 0
@@ -236,42 +237,38 @@ class LLM:
 
         Leaving the loop early cancels the request. Raises: as `generate`.
         """
+        return self._stream(self.open(prompt, params))
+
+    def open(self, prompt: Prompt | Many[Message], params: SamplingParams | None = None) -> Generation:
+        """A request that is checked but not started, for programs with a loop of their own, such as a server.
+
+        `Generation.start` queues it, `step` decodes, `Generation.read` gives what is new. Raises: as `generate`.
+        """
         prompt = plain(prompt, "prompt")
         if not isinstance(prompt, str) and len(prompt) > 0 and isinstance(prompt[0], Mapping):
             ids: Prompt = self.tokenizer.apply_chat_template(prompt)  # type: ignore[arg-type]
         else:
             ids = prompt  # type: ignore[assignment]
-        sequence = self._sequence(ids, self._params(params, 1, False)[0], None)
-        return self._stream(ids, sequence)
+        return self._generation(ids, self._params(params, 1, False)[0], None)
 
-    def _stream(self, prompt: Prompt, sequence: Sequence) -> Iterator[Piece]:
-        text = self.tokenizer.incremental()
-        longest = max((len(s) for s in sequence.params.stop), default=1) - 1
-        read, given, sent, held = 0, 0, "", ""
-        self._scheduler.add(sequence)
+    def step(self) -> None:
+        """One round for all requests that are started and not ended, in whatever thread it is called."""
+        self._scheduler.step()
+
+    def _stream(self, generation: Generation) -> Iterator[Piece]:
+        generation.start()
         try:
             while True:
-                with self._scheduler.lock:  # another thread's round may advance this sequence too
-                    if sequence.finish_reason is None:
-                        self._scheduler.step()
-                    if sequence.finish_reason is not None:
-                        break
-                    ids = sequence.generated
-                held += text.push(ids[read:])
-                read = len(ids)
-                ready = held[: len(held) - longest]  # the rest may be the beginning of a stop string
-                if ready:
-                    held, sent = held[len(ready) :], sent + ready
-                    until = count_for(sent, ids, self.tokenizer.decode) if sequence.params.stop else len(ids)
-                    yield Piece(ready, ids[given:until])
-                    given = until
+                with self._scheduler.lock:  # another thread's round may end it
+                    if not generation.ended:
+                        self.step()
+                piece = generation.read()
+                if piece is not None:
+                    yield piece
+                    if piece.completion is not None:
+                        return
         finally:
-            if sequence.finish_reason is None:
-                self._scheduler.cancel(sequence)
-        if sequence.error is not None:
-            raise sequence.error
-        completion = self._completion(prompt, sequence)
-        yield Piece(completion.text[len(sent) :], completion.token_ids[given:], completion)
+            generation.cancel()
 
     def _complete(
         self,
@@ -284,21 +281,21 @@ class LLM:
         each = self._params(params, len(prompts), trajectories is not None)
         if trajectories is not None and len(trajectories) != len(prompts):
             raise ConfigError(f"{len(trajectories)} trajectories for {len(prompts)} prompts; give one a prompt")
-        entries: list[Sequence | SimsdError] = []
+        entries: list[Generation | SimsdError] = []
         for index, prompt in enumerate(prompts):
             try:
-                entries.append(self._sequence(prompt, each[index], trajectories[index] if trajectories else None))
+                entries.append(self._generation(prompt, each[index], trajectories[index] if trajectories else None))
             except SimsdError as error:
                 if single:
                     raise
                 entries.append(error)
-        sequences = [entry for entry in entries if isinstance(entry, Sequence)]
-        self._run(sequences, progress)
-        if single and sequences[0].error is not None:
-            raise sequences[0].error
+        generations = [entry for entry in entries if isinstance(entry, Generation)]
+        self._run(generations, progress)
+        if single and (error := generations[0].sequence.error) is not None:
+            raise error
         return [
-            self._completion(prompt, entry)
-            if isinstance(entry, Sequence)
+            entry.completion()
+            if isinstance(entry, Generation)
             else Completion(prompt if not isinstance(prompt, SimsdError) else "", "", [], "error", error=entry)
             for prompt, entry in zip(prompts, entries, strict=True)
         ]
@@ -321,23 +318,22 @@ class LLM:
             raise ConfigError("trajectories are given, but not used; set drafter='trajectory' on the LLM")
         return each
 
-    def _run(self, sequences: list[Sequence], progress: bool) -> None:
-        for sequence in sequences:
-            self._scheduler.add(sequence)
+    def _run(self, generations: list[Generation], progress: bool) -> None:
+        for generation in generations:
+            generation.start()
         try:
-            with track("decoding", len(sequences), progress) as advance:
-                left = len(sequences)
+            with track("decoding", len(generations), progress) as advance:
+                left = len(generations)
                 while left:
-                    self._scheduler.step()  # or another thread's round ends them
-                    still = sum(s.finish_reason is None for s in sequences)
+                    self.step()  # or another thread's round ends them
+                    still = sum(not generation.ended for generation in generations)
                     advance(left - still)
                     left = still
         finally:
-            for sequence in sequences:
-                if sequence.finish_reason is None:
-                    self._scheduler.cancel(sequence)
+            for generation in generations:
+                generation.cancel()
 
-    def _sequence(self, prompt: Any, params: SamplingParams, trajectory: Trajectory | None) -> Sequence:
+    def _generation(self, prompt: Any, params: SamplingParams, trajectory: Trajectory | None) -> Generation:
         if isinstance(prompt, SimsdError):
             raise prompt
         ids = prompt_ids(prompt, self.tokenizer, self.config, self.max_model_len)
@@ -358,19 +354,4 @@ class LLM:
         if trajectory is not None:
             check_trajectory(trajectory, self.config.vocab_size)
             sequence.memory["trajectory"] = trajectory
-        return sequence
-
-    def _completion(self, prompt: Prompt, sequence: Sequence) -> Completion:
-        assert sequence.finish_reason is not None
-        text = self.tokenizer.decode(sequence.token_ids)
-        return Completion(
-            prompt=prompt,
-            text=text if sequence.text_end is None else text[: sequence.text_end],
-            token_ids=sequence.token_ids,
-            finish_reason=sequence.finish_reason,
-            steps=sequence.token_steps,
-            logprobs=sequence.token_logprobs if sequence.params.logprobs else None,
-            stats=sequence.stats,
-            trace=sequence.trace if self._trace else None,
-            error=sequence.error,
-        )
+        return Generation(prompt, sequence, self._scheduler, self.tokenizer, trace=self._trace)

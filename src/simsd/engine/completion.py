@@ -45,8 +45,13 @@ class Completion:
 
 @dataclass(frozen=True)
 class Piece:
-    """New text of a stream, with its tokens; the last piece carries the whole completion."""
+    """New text of a stream, with its tokens; the last piece carries the whole completion.
+
+    steps, logprobs: of these tokens, as in `Completion`.
+    """
 
     text: str
     token_ids: list[int]
     completion: Completion | None = None
+    steps: list[int] = field(default_factory=list)
+    logprobs: list[float] | None = None

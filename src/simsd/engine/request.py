@@ -212,12 +212,20 @@ class Sequence:
         self.token_ids = self.text_ids[begin : begin + count]
         self.stats.tokens = count
 
+    def steps_of(self, begin: int, end: int) -> list[int]:
+        """The reveal step, inside its block, of each generated token from `begin` to `end`."""
+        return self.steps[self._tail + begin : self._tail + end]
+
+    def logprobs_of(self, begin: int, end: int) -> list[float]:
+        """log p of each generated token from `begin` to `end`; zeros unless asked for."""
+        return self.logprobs[self._tail + begin : self._tail + end]
+
     @property
     def token_steps(self) -> list[int]:
         """The reveal step of each of `token_ids` inside its block."""
-        return self.steps[self._tail : self._tail + len(self.token_ids)]
+        return self.steps_of(0, len(self.token_ids))
 
     @property
     def token_logprobs(self) -> list[float]:
         """log p of each of `token_ids`; zeros unless asked for."""
-        return self.logprobs[self._tail : self._tail + len(self.token_ids)]
+        return self.logprobs_of(0, len(self.token_ids))
