@@ -26,7 +26,8 @@ ALLOWED = {
     "__init__": {"errors", "llm"},
     "tracing": {"engine", "errors", "llm"},
     "evaluation": {"errors", "llm", "progress"},
-    "cli": {"", "engine", "errors", "evaluation", "llm", "models", "progress", "tracing"},
+    "serving": {"", "engine", "errors", "llm", "models"},
+    "cli": {"", "engine", "errors", "evaluation", "llm", "models", "progress", "serving", "tracing"},
 }
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields
 from itertools import zip_longest
 from typing import Any
 
@@ -56,7 +57,19 @@ class Stats:
 
     def count_request(self, other: Stats) -> None:
         """Adds what belongs to a request that has left, and not to the rounds it shared with others."""
-        for name in ("tokens", "prompt_tokens", "drafted_tokens", "accepted_tokens", "committed_tokens"):
+        self._add(other, ("tokens", "prompt_tokens", "drafted_tokens", "accepted_tokens", "committed_tokens"))
+
+    @classmethod
+    def sum(cls, many: Iterable[Stats]) -> Stats:
+        """Everything added up, as for the answers of one request."""
+        total = cls()
+        for one in many:
+            total._add(one, [f.name for f in fields(cls) if f.name != "acceptance_histogram"])
+        return total
+
+    def _add(self, other: Stats, names: Iterable[str]) -> None:
+        """Adds the named figures, and the histogram."""
+        for name in names:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         pairs = zip_longest(self.acceptance_histogram, other.acceptance_histogram, fillvalue=0)
         self.acceptance_histogram = [mine + theirs for mine, theirs in pairs]

@@ -1,0 +1,125 @@
+"""`simsd serve`: the OpenAI-compatible server."""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simsd.cli import common
+from simsd.cli.options import Decoding, decoding_options
+from simsd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
+
+    from simsd.serving.settings import ServerSettings
+
+FORMATS = ("text", "json")
+
+
+def _option(name: str, text: str, **more: Any) -> Any:
+    return typer.Option(name, help=text, rich_help_panel="Server", **more)
+
+
+@decoding_options(
+    only=(
+        *("draft_model", "dtype", "device", "threads"),
+        *("method", "layout", "acceptance", "drafter", "states", "num_speculative_tokens", "draft_steps"),
+        *("block_length", "denoising_steps", "remasking_strategy", "confidence_threshold", "eb_threshold"),
+        *("max_tokens", "temperature", "top_k", "top_p", "seed", "stop"),
+    )
+)
+def serve(
+    *,
+    options: Decoding,
+    model: Annotated[
+        str | None,
+        typer.Argument(help="Target model: a folder or a hub name. Default: the embedded pair.", show_default=False),
+    ] = None,
+    host: Annotated[str, _option("--host", "Address to listen on; 0.0.0.0 is every one.")] = "127.0.0.1",
+    port: Annotated[int, _option("--port", "Port to listen on; 0 takes a free one.", min=0, max=65535)] = 8000,
+    api_key: Annotated[
+        str | None, _option("--api-key", "Key that clients must send.", envvar="SIMSD_API_KEY", show_default=False)
+    ] = None,
+    served_model_name: Annotated[
+        str | None, _option("--served-model-name", "Name that clients ask for. Default: MODEL.", show_default=False)
+    ] = None,
+    max_num_seqs: Annotated[int, _option("--max-num-seqs", "Most sequences decoded side by side.")] = 16,
+    max_model_len: Annotated[
+        int | None, _option("--max-model-len", "Most tokens of prompt and answer.", show_default=False)
+    ] = None,
+    max_waiting: Annotated[int, _option("--max-waiting", "Most requests in the queue; then clients get 429.")] = 256,
+    request_timeout: Annotated[float, _option("--request-timeout", "Seconds for a whole request.")] = 600.0,
+    shutdown_timeout: Annotated[
+        float, _option("--shutdown-timeout", "Seconds that running requests get to finish at the end.")
+    ] = 30.0,
+    allow_origin: Annotated[
+        list[str] | None,
+        _option("--allow-origin", "Web origin that browsers may call from; may be repeated.", show_default=False),
+    ] = None,
+    log_format: Annotated[str, _option("--log-format", "text or json, a line each on standard error.")] = "text",
+) -> None:
+    """Serve a model to OpenAI clients. The decoding and sampling flags are the defaults of requests."""
+    if log_format not in FORMATS:
+        raise ConfigError(f"--log-format is {log_format!r}; choose one of {', '.join(FORMATS)}.")
+    settings_of = _settings_class()
+    defaults = options.sampling_params()
+    settings = settings_of(
+        model_name=served_model_name or model or "tiny",
+        api_key=api_key,
+        max_waiting=max_waiting,
+        request_timeout=request_timeout,
+        shutdown_timeout=shutdown_timeout,
+        allow_origins=allow_origin or (),
+        defaults=defaults,
+        max_tokens=options.max_tokens,
+    )
+    with _listen(host, port) as listener:  # before the model is loaded, which may take minutes
+        with common.loading("Loading the model"):
+            llm = common.make_llm(options, model=model, max_num_seqs=max_num_seqs, max_model_len=max_model_len)
+        from simsd.serving.app import create_app
+
+        _run(create_app(llm, settings), settings, listener, log_format)
+
+
+def _settings_class() -> type[ServerSettings]:
+    """Raises ConfigError where the extra is not installed."""
+    try:
+        import fastapi  # noqa: F401
+        import prometheus_client  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise ConfigError(f"the server needs {error.name}; install the extra: pip install 'simsd[serve]'.") from error
+    from simsd.serving.settings import ServerSettings
+
+    return ServerSettings
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        raise ConfigError(f"cannot listen on {host}, port {port} ({error.strerror}); choose another.") from error
+
+
+def _run(app: FastAPI, settings: ServerSettings, listener: socket.socket, log_format: str) -> None:
+    """Serves until SIGINT or SIGTERM; what runs then is finished first."""
+    import uvicorn
+
+    from simsd.serving import logs
+
+    logs.to_stream(log_format)
+    host, port = listener.getsockname()[:2]
+    address = f"[{host}]" if ":" in host else host
+    logs.event("ready", url=f"http://{address}:{port}", model=settings.model_name)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,  # the application logs requests, with their ids
+        server_header=False,
+        timeout_graceful_shutdown=max(1, round(settings.shutdown_timeout)),
+    )
+    uvicorn.Server(config).run(sockets=[listener])

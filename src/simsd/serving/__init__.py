@@ -1,0 +1,1 @@
+"""The OpenAI-compatible server: routes, one engine thread, metrics, logs."""

@@ -1,0 +1,157 @@
+"""The routes."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from importlib import resources
+from pathlib import Path
+
+from fastapi import FastAPI, Request
+from fastapi.staticfiles import StaticFiles
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import JSONResponse, Response
+
+from simsd import __version__
+from simsd.errors import SimsdError
+from simsd.llm import LLM
+from simsd.serving.answers import Answers, ask
+from simsd.serving.connection import ClientGone, EventStream, until_gone
+from simsd.serving.engine import Engine
+from simsd.serving.errors import ApiError, as_api_error
+from simsd.serving.logs import event
+from simsd.serving.metrics import Metrics
+from simsd.serving.middleware import ApiKey, RequestLog, WholeBody, refuse
+from simsd.serving.openai_format import ChatEndpoint, CompletionEndpoint, Endpoint
+from simsd.serving.pool import Pool
+from simsd.serving.schemas import ChatRequest, CompletionRequest, parse
+from simsd.serving.settings import ServerSettings
+from simsd.serving.streams import ChunkWriter, events, first_of
+
+CLIENT_LEFT = 499  # nobody reads it but the log
+
+
+def create_app(llm: LLM, settings: ServerSettings | None = None) -> FastAPI:
+    """A server of `llm`, whose options are the defaults of requests. `app.state.engine` decodes while the app runs."""
+    settings = settings or ServerSettings()
+    metrics = Metrics(settings.model_name)
+    pool = Pool(llm, settings.max_option_sets)
+    engine = Engine(pool, llm.max_num_seqs, settings.max_waiting, metrics)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        await asyncio.to_thread(_warm_up, llm)
+        engine.start()
+        try:
+            yield
+        finally:
+            await asyncio.to_thread(engine.close, settings.shutdown_timeout)
+            event("stopped", model=settings.model_name)
+
+    # no generated schema: the interface is OpenAI's, and what differs is in docs/serving.md
+    app = FastAPI(title="simsd", version=__version__, lifespan=lifespan, openapi_url=None)
+    app.state.engine, app.state.pool, app.state.metrics = engine, pool, metrics
+    _add_middleware(app, metrics, settings)
+    _add_error_handlers(app)
+    _add_status_routes(app, engine, metrics, llm, settings)
+
+    @app.post("/v1/chat/completions")
+    async def chat_completions(request: Request) -> Response:
+        asked = parse(ChatRequest, request.headers.get("content-type", ""), await request.body())
+        return await answer(request, asked, ChatEndpoint)
+
+    @app.post("/v1/completions")
+    async def completions(request: Request) -> Response:
+        asked = parse(CompletionRequest, request.headers.get("content-type", ""), await request.body())
+        return await answer(request, asked, CompletionEndpoint)
+
+    async def answer(request: Request, asked: ChatRequest | CompletionRequest, kind: type[Endpoint]) -> Response:
+        try:
+            return await until_gone(respond(request, asked, kind), request.receive)
+        except ClientGone:
+            return Response(status_code=CLIENT_LEFT)
+
+    async def respond(request: Request, asked: ChatRequest | CompletionRequest, kind: type[Endpoint]) -> Response:
+        answers = await ask(asked, request.state.request_id, pool, engine, settings)
+        endpoint = kind(settings.model_name, answers.method, llm.tokenizer)
+        try:
+            if asked.stream:
+                return await stream(request, asked, answers, endpoint)
+            found = await answers.completions()
+        except BaseException:
+            answers.cancel()
+            raise
+        return JSONResponse(endpoint.whole(found, len(asked.prompts)))
+
+    async def stream(
+        request: Request, asked: ChatRequest | CompletionRequest, answers: Answers, endpoint: Endpoint
+    ) -> Response:
+        updates = await first_of(answers.updates())
+        writer = ChunkWriter(endpoint, asked, len(answers.jobs))
+        told = events(updates, writer, request.state.request_id)
+        return EventStream(told, settings.stall_timeout, on_leave=answers.cancel)
+
+    page = Path(str(resources.files("simsd.serving") / "playground"))
+    if page.is_dir():  # last: it answers for every path that is left
+        app.mount("/", StaticFiles(directory=page, html=True))
+    return app
+
+
+def _warm_up(llm: LLM) -> None:
+    """The first conversation of a process loads the library that renders chat templates: seconds."""
+    if llm.tokenizer.chat_template is not None:
+        with suppress(SimsdError):  # a template may refuse this one; the requests will tell
+            llm.tokenizer.apply_chat_template([{"role": "user", "content": "Hello"}])
+
+
+def _add_status_routes(app: FastAPI, engine: Engine, metrics: Metrics, llm: LLM, settings: ServerSettings) -> None:
+    model = {"id": settings.model_name, "object": "model", "created": int(time.time()), "owned_by": "simsd"}
+    model["max_model_len"] = llm.max_model_len
+
+    @app.get("/v1/models")
+    async def models() -> Response:
+        return JSONResponse({"object": "list", "data": [model]})
+
+    @app.get("/v1/models/{name:path}")
+    async def one_model(name: str) -> Response:
+        if name != settings.model_name:
+            raise ApiError(f"the model {name!r} does not exist here", status=404, code="model_not_found")
+        return JSONResponse(model)
+
+    @app.get("/health")
+    async def health() -> Response:
+        return JSONResponse({"status": "ok" if engine.alive else "down"}, status_code=200 if engine.alive else 503)
+
+    @app.get("/metrics")
+    async def scrape() -> Response:
+        return Response(metrics.render(), media_type=CONTENT_TYPE_LATEST)
+
+
+def _add_middleware(app: FastAPI, metrics: Metrics, settings: ServerSettings) -> None:
+    """The one added last is the outermost."""
+    app.add_middleware(WholeBody, most=settings.max_body_bytes, patience=settings.stall_timeout)
+    if settings.api_key is not None:
+        app.add_middleware(ApiKey, key=settings.api_key)
+    if settings.allow_origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=list(settings.allow_origins), allow_methods=["*"], allow_headers=["*"]
+        )
+    app.add_middleware(RequestLog, metrics=metrics)
+
+
+def _add_error_handlers(app: FastAPI) -> None:
+    async def known(request: Request, error: Exception) -> Response:
+        return refuse(as_api_error(error, request.state.request_id))
+
+    async def of_http(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        kind = "invalid_request_error" if error.status_code < 500 else "server_error"
+        message = f"{request.method} {request.url.path}: {error.detail}"
+        return refuse(ApiError(message, status=error.status_code, kind=kind), dict(error.headers or {}))
+
+    app.add_exception_handler(SimsdError, known)
+    app.add_exception_handler(HTTPException, of_http)

@@ -1,0 +1,71 @@
+"""The client's end of a connection: it may leave at any time, and it may not take in what is sent."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any, TypeVar
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from simsd.serving.logs import event
+
+T = TypeVar("T")
+
+
+class ClientGone(Exception):  # noqa: N818 - no error: the client has what it wanted
+    """The client closed the connection."""
+
+
+async def until_gone(work: Coroutine[Any, Any, T], receive: Receive) -> T:
+    """The result of `work`, which is cancelled when the client leaves. Raises: ClientGone, or what `work` raises."""
+    task, leaving = asyncio.ensure_future(work), asyncio.ensure_future(_gone(receive))
+    try:
+        await asyncio.wait((task, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientGone
+        return task.result()
+    finally:
+        for one in (task, leaving):
+            one.cancel()
+        await asyncio.gather(task, leaving, return_exceptions=True)
+
+
+async def _gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+class EventStream(Response):
+    """Server-sent events as they come. A client that takes none in for `stall` seconds is given up."""
+
+    def __init__(self, events: AsyncIterator[bytes], stall: float, on_leave: Callable[[], None]) -> None:
+        """on_leave: called when the stream is over, however it ended."""
+        super().__init__(
+            media_type="text/event-stream",
+            headers={"cache-control": "no-cache", "x-accel-buffering": "no"},  # proxies must not collect chunks
+        )
+        del self.headers["content-length"]
+        self._events = events
+        self._stall = stall
+        self._on_leave = on_leave
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await until_gone(self._send_all(send), receive)
+        except (ClientGone, asyncio.TimeoutError) as error:
+            reason = "closed" if isinstance(error, ClientGone) else "stalled"
+            event("client_gone", logging.INFO, request_id=scope.get("state", {}).get("request_id"), reason=reason)
+        finally:
+            self._on_leave()
+
+    async def _send_all(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for data in self._events:
+            await self._send(send, data, more=True)
+        await self._send(send, b"", more=False)
+
+    async def _send(self, send: Send, data: bytes, *, more: bool) -> None:
+        await asyncio.wait_for(send({"type": "http.response.body", "body": data, "more_body": more}), self._stall)

@@ -1,0 +1,115 @@
+"""What a client is told when something goes wrong: OpenAI's error object, one sentence, never a traceback."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simsd.errors import ModelError, NumericalError, SimsdError
+
+
+class ApiError(SimsdError):
+    """An error with its HTTP status.
+
+    kind, param, code: as in OpenAI's error object. retry_after: seconds, where trying again makes sense.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        kind: str = "invalid_request_error",
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.kind = kind
+        self.param = param
+        self.code = code
+        self.retry_after = retry_after
+
+    def to_dict(self) -> dict[str, Any]:
+        """The body of the response."""
+        # a message may quote what the client sent, which need not be valid Unicode
+        message = str(self).encode("utf-8", "backslashreplace").decode("utf-8")
+        return {"error": {"message": message, "type": self.kind, "param": self.param, "code": self.code}}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        return {} if self.retry_after is None else {"retry-after": str(self.retry_after)}
+
+
+def queue_full(waiting: int, retry_after: int) -> ApiError:
+    return ApiError(
+        f"{waiting} requests are waiting already; try again in {retry_after} s",
+        status=429,
+        kind="rate_limit_error",
+        code="queue_full",
+        retry_after=retry_after,
+    )
+
+
+def options_busy(most: int) -> ApiError:
+    return ApiError(
+        f"requests with {most} other sets of decoding options are running; try again, or use one of theirs",
+        status=429,
+        kind="rate_limit_error",
+        code="options_busy",
+        retry_after=1,
+    )
+
+
+def timed_out(seconds: float) -> ApiError:
+    return ApiError(
+        f"the request was not finished within {seconds:g} s; ask for fewer tokens, or try again later",
+        status=504,
+        kind="timeout_error",
+        code="request_timeout",
+    )
+
+
+def shutting_down() -> ApiError:
+    return ApiError(
+        "the server is shutting down; try again later",
+        status=503,
+        kind="server_error",
+        code="shutting_down",
+        retry_after=5,
+    )
+
+
+def internal(request_id: str) -> ApiError:
+    return ApiError(
+        f"the server failed on this request; its log has the details under request id {request_id}",
+        status=500,
+        kind="server_error",
+        code="internal_error",
+    )
+
+
+def no_memory() -> ApiError:
+    return ApiError(
+        "there was not enough memory for this request; try again later, or ask for fewer tokens",
+        status=503,
+        kind="server_error",
+        code="out_of_memory",
+        retry_after=5,
+    )
+
+
+def as_api_error(error: BaseException, request_id: str) -> ApiError:
+    """What the client is told about an error of the library, or about one that nobody foresaw."""
+    if isinstance(error, ApiError):
+        return error
+    if isinstance(error, NumericalError):
+        return ApiError(str(error), status=500, kind="server_error", code="numerical_error")
+    if isinstance(error, ModelError):
+        return ApiError(str(error), code="model_error")
+    if isinstance(error, SimsdError):
+        return ApiError(str(error))
+    # torch's own class is told by its name: it differs between devices
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return no_memory()
+    return internal(request_id)

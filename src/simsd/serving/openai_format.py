@@ -1,0 +1,182 @@
+"""What clients get: OpenAI's objects for the two endpoints, whole and in chunks, as plain dictionaries."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from simsd.engine.completion import Completion, Piece
+from simsd.engine.request import Stats
+from simsd.engine.trace import RoundTrace
+from simsd.models.tokenizer import Tokenizer
+
+Json = dict[str, Any]
+
+DONE = b"data: [DONE]\n\n"
+
+
+def sse(value: Any) -> bytes:
+    """One server-sent event."""
+    return b"data: " + json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """One response's envelope. The subclasses say what a choice looks like.
+
+    method: the decoding method that answered.
+    """
+
+    model: str
+    method: str
+    tokenizer: Tokenizer
+    created: int = field(default_factory=lambda: int(time.time()))
+    id: str = ""
+
+    PREFIX = ""
+    WHOLE = ""
+    CHUNK = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "id", f"{self.PREFIX}-{secrets.token_hex(16)}")
+
+    def whole(self, completions: Sequence[Completion], prompts: int) -> Json:
+        """The response to `prompts` prompts, with the same number of completions each."""
+        choices = [self._choice(index, completion) for index, completion in enumerate(completions)]
+        return self._envelope(self.WHOLE, choices) | {
+            "usage": usage(completions, prompts),
+            "simsd": self.extension(completions),
+        }
+
+    def chunk(self, choices: Sequence[Json], **more: Any) -> Json:
+        return self._envelope(self.CHUNK, choices) | more
+
+    def extension(self, completions: Sequence[Completion]) -> Json:
+        """The key `simsd` of a response: the method, and the statistics of all choices together."""
+        return {"method": self.method, "stats": Stats.sum(c.stats for c in completions).to_dict()}
+
+    def steps_of(self, piece: Piece) -> Json:
+        """The extension of a chunk with `stream_steps`."""
+        return {"token_ids": piece.token_ids, "steps": piece.steps}
+
+    def delta(self, index: int, piece: Piece, offset: int) -> list[Json]:
+        """The choices, a chunk each, that hand out a piece. offset: characters of this choice sent before."""
+        raise NotImplementedError
+
+    def first(self, index: int) -> list[Json]:
+        """The choices, a chunk each, that begin an answer."""
+        return []
+
+    def _choice(self, index: int, completion: Completion) -> Json:
+        raise NotImplementedError
+
+    def _envelope(self, kind: str, choices: Sequence[Json]) -> Json:
+        head = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+        return head | {"choices": list(choices)}
+
+
+class ChatEndpoint(Endpoint):
+    PREFIX = "chatcmpl"
+    WHOLE = "chat.completion"
+    CHUNK = "chat.completion.chunk"
+
+    def first(self, index: int) -> list[Json]:
+        return [_chat_delta(index, {"role": "assistant", "content": ""})]
+
+    def delta(self, index: int, piece: Piece, offset: int) -> list[Json]:
+        logprobs = self._logprobs(piece.token_ids, piece.logprobs)
+        found = [_chat_delta(index, {"content": piece.text}, logprobs)] if piece.text or piece.token_ids else []
+        if piece.completion is not None:
+            found.append(_chat_delta(index, {}, finish_reason=piece.completion.finish_reason))
+        return found
+
+    def _choice(self, index: int, completion: Completion) -> Json:
+        return {
+            "index": index,
+            "message": {"role": "assistant", "content": completion.text, "refusal": None},
+            "logprobs": self._logprobs(completion.token_ids, completion.logprobs),
+            "finish_reason": completion.finish_reason,
+        }
+
+    def _logprobs(self, ids: Sequence[int], logprobs: Sequence[float] | None) -> Json | None:
+        if logprobs is None:
+            return None
+        content = []
+        for token_id, value in zip(ids, logprobs, strict=True):
+            text = self.tokenizer.token(token_id)
+            # a token that is part of a character has no text of its own, so its bytes are not known from it
+            data = None if "\ufffd" in text else list(text.encode())
+            content.append({"token": text, "logprob": value, "bytes": data, "top_logprobs": []})
+        return {"content": content, "refusal": None}
+
+
+class CompletionEndpoint(Endpoint):
+    PREFIX = "cmpl"
+    WHOLE = "text_completion"
+    CHUNK = "text_completion"
+
+    def delta(self, index: int, piece: Piece, offset: int) -> list[Json]:
+        reason = piece.completion.finish_reason if piece.completion is not None else None
+        logprobs = self._logprobs(piece.token_ids, piece.logprobs, offset)
+        return [{"index": index, "text": piece.text, "logprobs": logprobs, "finish_reason": reason}]
+
+    def _choice(self, index: int, completion: Completion) -> Json:
+        return {
+            "index": index,
+            "text": completion.text,
+            "logprobs": self._logprobs(completion.token_ids, completion.logprobs, 0),
+            "finish_reason": completion.finish_reason,
+        }
+
+    def _logprobs(self, ids: Sequence[int], logprobs: Sequence[float] | None, offset: int) -> Json | None:
+        if logprobs is None:
+            return None
+        tokens = [self.tokenizer.token(token_id) for token_id in ids]
+        text, offsets = self.tokenizer.incremental(), []
+        for token_id in ids:
+            offsets.append(offset)
+            offset += len(text.push([token_id]))
+        top = [{token: value} for token, value in zip(tokens, logprobs, strict=True)]
+        return {"tokens": tokens, "token_logprobs": list(logprobs), "top_logprobs": top, "text_offset": offsets}
+
+
+def usage(completions: Sequence[Completion], prompts: int) -> Json:
+    """Token counts; each of the `prompts` prompts counts once, however many answers it gets."""
+    each = len(completions) // prompts
+    prompt = sum(completion.stats.prompt_tokens for completion in completions[::each])
+    answer = sum(completion.stats.tokens for completion in completions)
+    return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
+
+
+def round_json(found: RoundTrace, token_text: Callable[[int], str]) -> Json:
+    """The state of the blocks under decoding after one round, a place each; see docs/serving.md."""
+
+    def token(token_id: int) -> str | None:
+        return None if token_id == found.mask_token_id else token_text(token_id)
+
+    places = zip(found.before, found.after, found.drafted, found.draft_step, found.verdict, strict=True)
+    return {
+        "index": found.index,
+        "block_start": found.block_start,
+        "block_length": found.block_length,
+        "finished_blocks": found.finished_blocks,
+        "places": [
+            {
+                "position": found.block_start + offset,
+                "verdict": verdict,
+                "before": token(before),
+                "drafted": token(drafted),
+                "draft_step": step if token(drafted) is not None else None,
+                "after": token(after),
+            }
+            for offset, (before, after, drafted, step, verdict) in enumerate(places)
+        ],
+    }
+
+
+def _chat_delta(index: int, delta: Json, logprobs: Json | None = None, finish_reason: str | None = None) -> Json:
+    return {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": finish_reason}
