@@ -51,6 +51,7 @@ def serve(
         int | None, _option("--max-model-len", "Most tokens of prompt and answer.", show_default=False)
     ] = None,
     max_waiting: Annotated[int, _option("--max-waiting", "Most requests in the queue; then clients get 429.")] = 256,
+    max_body_bytes: Annotated[int, _option("--max-body-bytes", "Longest body of a request.")] = 2**20,
     request_timeout: Annotated[float, _option("--request-timeout", "Seconds for a whole request.")] = 600.0,
     shutdown_timeout: Annotated[
         float, _option("--shutdown-timeout", "Seconds that running requests get to finish at the end.")
@@ -70,6 +71,7 @@ def serve(
         model_name=served_model_name or model or "tiny",
         api_key=api_key,
         max_waiting=max_waiting,
+        max_body_bytes=max_body_bytes,
         request_timeout=request_timeout,
         shutdown_timeout=shutdown_timeout,
         allow_origins=allow_origin or (),

@@ -28,14 +28,14 @@ def prompt_ids(prompt: Any, tokenizer: Tokenizer, config: ModelConfig, max_model
     ids = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
     if not ids:
         raise PromptError("the prompt is empty; give at least one token")
-    for token in ids:
-        if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < config.vocab_size:
-            raise PromptError(f"token id {token!r} is not in the vocabulary 0..{config.vocab_size - 1}")
-    if config.mask_token_id in ids:
-        raise PromptError(f"the prompt holds the MASK token (id {config.mask_token_id}); remove it")
     if len(ids) >= max_model_len:
         raise PromptError(
             f"the prompt has {len(ids)} tokens, but prompt and answer together may have {max_model_len}; "
             "shorten it, or raise max_model_len where the model allows it"
         )
+    for token in ids:
+        if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < config.vocab_size:
+            raise PromptError(f"token id {token!r} is not in the vocabulary 0..{config.vocab_size - 1}")
+    if config.mask_token_id in ids:
+        raise PromptError(f"the prompt holds the MASK token (id {config.mask_token_id}); remove it")
     return ids

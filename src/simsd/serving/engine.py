@@ -125,7 +125,10 @@ class Engine:
         self._thread.join()
 
     def turn(self) -> None:
-        """Lets go of who is to leave, fills free places, and runs one round of every set of options in use. The thread does it over and over."""
+        """Lets go of who is to leave, fills free places, and runs one round of every set of options in use.
+
+        The engine's thread does nothing else, over and over.
+        """
         self._clear_out()
         self._fill_places()
         for llm in list({id(job.llm): job.llm for job in self._running}.values()):

@@ -262,14 +262,14 @@ def parse(kind: type[R], content_type: str, body: bytes) -> R:
 
 
 def _explain(error: ValidationError) -> ApiError:
-    found = error.errors(include_url=False, include_context=False, include_input=False)
-    # where a field takes one of several types, what failed in the last one says least; name the field alone
-    place = [str(part) for part in found[0]["loc"] if not _names_a_type(str(part))]
+    # where a field takes one of several types, the one that went deepest is the one that was meant
+    every = error.errors(include_url=False, include_context=False, include_input=False)
+    found = max(every, key=lambda one: len(one["loc"]))
+    if found["type"] == "json_invalid":
+        return ApiError(f"the body is not JSON: {found['msg'].removeprefix('Invalid JSON: ')}", code="invalid_json")
     told = {"missing": "is missing", "extra_forbidden": "unknown field"}
-    message = told.get(found[0]["type"], found[0]["msg"].removeprefix("Value error, "))
-    if found[0]["type"] == "json_invalid":
-        return ApiError(f"the body is not JSON: {message.removeprefix('Invalid JSON: ')}", code="invalid_json")
-    name = ".".join(place)
+    message = told.get(found["type"], found["msg"].removeprefix("Value error, "))
+    name = ".".join(str(part) for part in found["loc"] if not _names_a_type(str(part)))
     return ApiError(f"{name}: {message}" if name else message, param=name or None)
 
 

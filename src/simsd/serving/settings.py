@@ -28,7 +28,7 @@ class ServerSettings:
     request_timeout: float = 600.0
     shutdown_timeout: float = 30.0
     stall_timeout: float = 30.0
-    max_body_bytes: int = 4 * 2**20
+    max_body_bytes: int = 2**20
     max_option_sets: int = 8
     allow_origins: Sequence[str] = ()
     defaults: SamplingParams = field(default_factory=SamplingParams)
