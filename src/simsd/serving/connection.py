@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, TypeVar
 
+import anyio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -55,7 +56,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await until_gone(self._send_all(send), receive)
-        except (ClientGone, asyncio.TimeoutError) as error:
+        except (ClientGone, TimeoutError) as error:
             reason = "closed" if isinstance(error, ClientGone) else "stalled"
             event("client_gone", logging.INFO, request_id=scope.get("state", {}).get("request_id"), reason=reason)
         finally:
@@ -68,4 +69,5 @@ class EventStream(Response):
         await self._send(send, b"", more=False)
 
     async def _send(self, send: Send, data: bytes, *, more: bool) -> None:
-        await asyncio.wait_for(send({"type": "http.response.body", "body": data, "more_body": more}), self._stall)
+        with anyio.fail_after(self._stall):  # asyncio's own `wait_for` may lose a cancellation before Python 3.12
+            await send({"type": "http.response.body", "body": data, "more_body": more})

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
 import secrets
 import time
 
+import anyio
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -97,8 +97,9 @@ class WholeBody:
             return
         try:
             self._check_length(Headers(scope=scope).get("content-length", ""))
-            body = await asyncio.wait_for(self._read(receive), self._patience)
-        except asyncio.TimeoutError:
+            with anyio.fail_after(self._patience):
+                body = await self._read(receive)
+        except TimeoutError:
             error = ApiError(f"the body did not arrive within {self._patience:g} s", status=408, kind="timeout_error")
             await refuse(error, {"connection": "close"})(scope, receive, send)
         except ApiError as error:
