@@ -200,8 +200,8 @@ def test_content_may_come_in_parts_and_the_newer_role_is_known(pair: LLM) -> Non
         async with running(pair) as server:
             found = await server.json(messages=[{"role": "user", "content": parts}], max_tokens=6)
             assert found["choices"][0]["message"]["content"] == ANSWER[:6]
-            one, other = await server.json(messages=developer, max_tokens=6), await server.json(messages=system, max_tokens=6)
-            assert one["choices"] == other["choices"]
+            both = [await server.json(messages=messages, max_tokens=6) for messages in (developer, system)]
+            assert both[0]["choices"] == both[1]["choices"]
 
     asyncio.run(check())
 
@@ -243,7 +243,10 @@ def test_models_health_and_metrics(pair: LLM) -> None:
             assert (await server.client.get("/health")).json() == {"status": "ok"}
             await server.json(model="org/some-model", max_tokens=1)
             text = (await server.client.get("/metrics")).text
-            assert 'vllm:request_success_total{engine="0",finished_reason="length",model_name="org/some-model"} 1.0' in text
+            assert (
+                'vllm:request_success_total{engine="0",finished_reason="length",model_name="org/some-model"} 1.0'
+                in text
+            )
             assert "simsd" in (await server.client.get("/")).text
 
     asyncio.run(check())

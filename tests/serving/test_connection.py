@@ -41,7 +41,13 @@ class Caller:
         self._take = take
         self._body: bytes | None = json.dumps(asked(**body)).encode()
         headers = [(b"content-type", b"application/json")]
-        scope: dict[str, Any] = {"type": "http", "method": "POST", "path": CHAT, "query_string": b"", "headers": headers}
+        scope: dict[str, Any] = {
+            "type": "http",
+            "method": "POST",
+            "path": CHAT,
+            "query_string": b"",
+            "headers": headers,
+        }
         self.task = asyncio.create_task(server.app(scope, self._receive, self._send))
 
     @property

@@ -293,7 +293,5 @@ def test_drafts_are_counted_a_round_at_a_time() -> None:
     assert it.value("vllm:spec_decode_num_drafts_total") == 2
     assert it.value("vllm:spec_decode_num_draft_tokens_total") == 7
     assert it.value("vllm:spec_decode_num_accepted_tokens_total") == 4
-    per_position = [
-        it.value("vllm:spec_decode_num_accepted_tokens_per_pos_total", position=str(at)) for at in range(3)
-    ]
+    per_position = [it.value("vllm:spec_decode_num_accepted_tokens_per_pos_total", position=str(at)) for at in range(3)]
     assert per_position == [2, 1, 1]

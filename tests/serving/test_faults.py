@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
 from simsd import LLM
-from simsd.llm import LLM as Engine  # noqa: N811 - patched below
-from tests.serving.support import CHAT, TEXT, Server, asked, running
+from simsd.engine.request import Sequence
+from simsd.errors import NumericalError
+from tests.serving.support import CHAT, TEXT, asked, running
 
 JSON = {"content-type": "application/json"}
 LONG = 2 * 2**20
@@ -59,7 +61,10 @@ FIELDS: list[tuple[dict[str, Any], str | None]] = [
     ({"messages": "hello"}, "messages"),
     ({"messages": [{"role": "wizard", "content": "x"}]}, "messages.0.role"),
     ({"messages": [{"role": "user", "content": None}]}, "messages.0.content"),
-    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages.0.content.0.type"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+        "messages.0.content.0.type",
+    ),
     ({"messages": [{"role": "user"}]}, "messages.0.content"),
     ({"messages": [{"role": "assistant", "content": "x", "tool_calls": [{}]}]}, "messages.0"),
     ({"temperature": "warm"}, "temperature"),
@@ -175,7 +180,7 @@ def test_ten_thousand_tokens_are_as_many_as_fit(noise: LLM) -> None:
 
 
 def test_a_body_beyond_the_limit_is_refused_whether_or_not_its_length_is_told(noise: LLM) -> None:
-    async def endless() -> Any:
+    async def endless() -> AsyncIterator[bytes]:
         while True:
             yield b"x" * 1000
 
@@ -191,7 +196,7 @@ def test_a_body_beyond_the_limit_is_refused_whether_or_not_its_length_is_told(no
 
 
 def test_a_body_that_never_ends_is_given_up(noise: LLM) -> None:
-    async def dripping() -> Any:
+    async def dripping() -> AsyncIterator[bytes]:
         yield b'{"messages":'
         await asyncio.Event().wait()
 
@@ -232,7 +237,7 @@ def test_the_key_is_asked_for_before_anything_else(noise: LLM) -> None:
     async def check() -> None:
         async with running(noise, api_key="s3cret") as server:
             for given in (None, "Bearer wrong", "s3cret", "Basic s3cret", "Bearer", "Bearer s3cret2", "Bearer ключ"):
-                headers = {} if given is None else {"authorization": given.encode()}
+                headers = [] if given is None else [(b"authorization", given.encode())]
                 for path in (CHAT, TEXT, "/v1/models", "/v1/nothing"):
                     found = await server.client.post(path, content=b"x", headers=headers)
                     assert one_sentence(found, 401)["code"] == "invalid_api_key"
@@ -302,7 +307,7 @@ def test_a_request_out_of_time_frees_its_place(noise: LLM) -> None:
 def test_a_failing_round_is_an_error_without_details_and_the_server_lives_on(
     noise: LLM, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step, calls = Engine.step, 0
+    step, calls = LLM.step, 0
 
     def failing(self: LLM) -> None:
         nonlocal calls
@@ -311,7 +316,7 @@ def test_a_failing_round_is_an_error_without_details_and_the_server_lives_on(
             raise RuntimeError("CUDA error at 0xdeadbeef in /srv/secret.py")
         step(self)
 
-    monkeypatch.setattr(Engine, "step", failing)
+    monkeypatch.setattr(LLM, "step", failing)
 
     async def check() -> None:
         async with running(noise) as server:
@@ -328,30 +333,25 @@ def test_a_failing_round_is_an_error_without_details_and_the_server_lives_on(
 
 
 def test_numbers_that_are_none_fail_one_request_alone(noise: LLM, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def check(server: Server) -> None:
-        good = await server.json(max_tokens=8)
-        from simsd.engine.request import Sequence
-        from simsd.errors import NumericalError
+    put = Sequence.put
 
-        put = Sequence.put
+    def broken(self: Sequence, *args: Any) -> int:
+        done = put(self, *args)
+        if self.params.max_tokens == 9:
+            self.error = NumericalError("the target's logits were not numbers at position 3")
+            self.finish("error", 0)
+        return done
 
-        def broken(self: Sequence, *args: Any) -> int:
-            done = put(self, *args)
-            if self.params.max_tokens == 9:
-                self.error = NumericalError("the target's logits were not numbers at position 3")
-                self.finish("error", 0)
-            return done
+    monkeypatch.setattr(Sequence, "put", broken)
 
-        monkeypatch.setattr(Sequence, "put", broken)
-        bad, other = await asyncio.gather(server.post(max_tokens=9), server.json(max_tokens=8))
-        assert one_sentence(bad, 500)["code"] == "numerical_error"
-        assert other["choices"] == good["choices"]
-
-    async def run() -> None:
+    async def check() -> None:
         async with running(noise) as server:
-            await check(server)
+            good = await server.json(max_tokens=8)
+            bad, other = await asyncio.gather(server.post(max_tokens=9), server.json(max_tokens=8))
+            assert one_sentence(bad, 500)["code"] == "numerical_error"
+            assert other["choices"] == good["choices"]
 
-    asyncio.run(run())
+    asyncio.run(check())
 
 
 def test_a_mistake_in_a_route_is_logged_with_its_id_and_told_without_details(
