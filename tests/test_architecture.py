@@ -27,7 +27,8 @@ ALLOWED = {
     "tracing": {"engine", "errors", "llm"},
     "evaluation": {"errors", "llm", "progress"},
     "serving": {"", "engine", "errors", "llm", "models"},
-    "cli": {"", "engine", "errors", "evaluation", "llm", "models", "progress", "serving", "tracing"},
+    "benchmark": {"engine", "errors", "evaluation", "llm", "progress"},
+    "cli": {"", "benchmark", "engine", "errors", "evaluation", "llm", "models", "progress", "serving", "tracing"},
 }
 
 
@@ -90,7 +91,9 @@ def test_repository_names_no_place_on_a_machine() -> None:
     place = re.compile(r"(?<![\w.~/-])/(?:home|root|work|Users)/\w")
     unfinished = re.compile("TO" + "DO|FIX" + "ME")
     suffixes = {".py", ".md", ".toml", ".yml", ".yaml", ".html", ".js", ".css", ".txt", ".svg"}
-    files = [file for folder in ("src", "tests", "training", "docs", ".ci") for file in (ROOT / folder).rglob("*")]
+    files = [
+        file for folder in ("src", "tests", "training", "docs", "deploy", ".ci") for file in (ROOT / folder).rglob("*")
+    ]
     files += ROOT.glob("*.*")
     for file in files:
         if file.suffix in suffixes and file.is_file():

@@ -10,7 +10,7 @@ from simsd import __version__
 from simsd.cli.main import main
 from tests.cli.conftest import Run
 
-COMMANDS = ("demo", "generate", "chat", "trace", "models")
+COMMANDS = ("demo", "generate", "chat", "trace", "models", "serve")
 
 
 def test_help_names_every_command(run: Run) -> None:

@@ -1,0 +1,90 @@
+"""`simsd serve` as a process: it says where it listens, answers, and lets requests finish when it is told to stop."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import httpx
+import pytest
+
+from tests.cli.conftest import Run
+
+
+@contextmanager
+def serving(*flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    command = [sys.executable, "-m", "simsd.cli.main", "serve", "--port", "0", "--log-format", "json", *flags]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            ready = json.loads(process.stderr.readline())
+            assert ready["event"] == "ready"
+            yield process, ready["url"]
+        finally:
+            process.kill()
+
+
+def test_it_serves_until_it_is_told_to_stop_and_finishes_its_streams() -> None:
+    body = {
+        "messages": [{"role": "user", "content": "Count from 28 in steps of 8, 12 numbers."}],
+        "stream": True,
+        "simsd": {"ignore_eos": True},
+    }
+    flags = ("--api-key", "s3cret", "--served-model-name", "pair", "--max-tokens", "150", "--method", "none")
+    with serving(*flags) as (process, url), httpx.Client(base_url=url, timeout=60.0) as client:
+        assert client.get("/v1/models").status_code == 401
+        client.headers["authorization"] = "Bearer s3cret"
+        assert client.get("/v1/models").json()["data"][0]["id"] == "pair"
+        with client.stream("POST", "/v1/chat/completions", json=body) as response:
+            lines = response.iter_lines()
+            next(lines)
+            process.send_signal(signal.SIGTERM)
+            rest = [line for line in lines if line]
+        assert rest[-1] == "data: [DONE]"
+        stats = json.loads(rest[-2][6:])["simsd"]
+        assert (stats["method"], stats["stats"]["tokens"]) == ("none", 150)
+        assert process.stderr is not None
+        log = [json.loads(line) for line in process.stderr.read().splitlines()]
+        assert process.wait(60.0) == -signal.SIGTERM
+        assert log[-1]["event"] == "stopped"
+        assert {line["level"] for line in log} == {"INFO"}
+
+
+def test_a_port_that_is_taken_is_one_sentence(run: Run) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        found = run("serve", "--port", str(port))
+    assert found.exit_code == 2
+    assert re.fullmatch(rf"simsd: cannot listen on 127\.0\.0\.1, port {port} \(.*\); choose another\.\n", found.stderr)
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--log-format", "xml"), "--log-format is 'xml'"),
+        (("--request-timeout", "0"), "request_timeout is 0"),
+        (("--max-waiting", "-1"), "max_waiting is -1"),
+        (("--api-key", " "), "the API key is empty"),
+        (("--host", "no.such.host.invalid"), "cannot listen on no.such.host.invalid"),
+        (("--method", "magic"), "--method is 'magic'"),
+    ],
+)
+def test_mistakes_are_one_sentence(run: Run, flags: tuple[str, ...], says: str) -> None:
+    found = run("serve", *flags)
+    assert found.exit_code == 2
+    assert found.stderr.startswith("simsd: ")
+    assert says in found.stderr
+    assert found.stderr.count("\n") == 1
+
+
+def test_without_the_extra_it_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    found = run("serve")
+    assert found.exit_code == 2
+    assert "simsd[serve]" in found.stderr
