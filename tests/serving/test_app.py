@@ -77,10 +77,10 @@ def test_a_method_is_chosen_for_each_request_and_all_share_the_server(pair: LLM)
 
     async def check() -> None:
         async with running(pair) as server:
-            found = await asyncio.gather(*(server.json(simsd={"method": method}) for method in methods))
+            found = await asyncio.gather(*(server.json(max_tokens=20, simsd={"method": name}) for name in methods))
             assert [one["simsd"]["method"] for one in found] == list(methods)
             texts = [one["choices"][0]["message"]["content"] for one in found]
-            assert texts[0] == texts[2] == ANSWER
+            assert texts[0] == texts[2] == ANSWER[:20]
             stats = [one["simsd"]["stats"] for one in found]
             assert stats[0]["drafted_tokens"] == 0
             assert stats[2]["target_forwards"] < stats[0]["target_forwards"] / 2
@@ -97,12 +97,12 @@ def test_options_of_the_extension_reach_the_decoder(pair: LLM) -> None:
             dynamic = await server.json(max_tokens=12, simsd=ordinary | schedule)
             static = await server.json(max_tokens=12, simsd=ordinary)
             assert dynamic["simsd"]["stats"]["rounds"] < static["simsd"]["stats"]["rounds"]
-            few = await server.json(simsd={"num_speculative_tokens": 1, "drafter": "lookup"})
+            few = await server.json(max_tokens=12, simsd={"num_speculative_tokens": 1, "drafter": "lookup"})
             histogram = few["simsd"]["stats"]["acceptance_histogram"]
             assert len(histogram) <= 2
-            assert few["choices"][0]["message"]["content"] == ANSWER
-            endless = await server.json(simsd={"ignore_eos": True}, max_tokens=60)
-            assert endless["usage"]["completion_tokens"] == 60
+            assert few["choices"][0]["message"]["content"] == ANSWER[:12]
+            endless = await server.json(simsd={"ignore_eos": True}, max_tokens=55)
+            assert endless["usage"]["completion_tokens"] == 55
             assert endless["choices"][0]["finish_reason"] == "length"
             cut = await server.json(simsd={"stop_token_ids": pair.tokenizer.encode(",")[:1]})
             assert cut["choices"][0]["message"]["content"] == "28"

@@ -103,7 +103,7 @@ def test_requests_leave_nothing_behind(noise: LLM) -> None:
             await many_in_a_row(server, 10)
             await server.settled()
             before = left_over(Sequence, Job)
-            await many_in_a_row(server, 60)
+            await many_in_a_row(server, 30)
             await server.settled()
             assert left_over(Sequence, Job) <= before
 
