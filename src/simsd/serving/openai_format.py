@@ -28,21 +28,18 @@ def sse(value: Any) -> bytes:
 class Endpoint:
     """One response's envelope. The subclasses say what a choice looks like.
 
-    method: the decoding method that answered.
+    method: the decoding method that answered. token: makes the response's id.
     """
 
     model: str
     method: str
     tokenizer: Tokenizer
     created: int = field(default_factory=lambda: int(time.time()))
-    id: str = ""
+    token: str = field(default_factory=lambda: secrets.token_hex(16))
 
     PREFIX = ""
     WHOLE = ""
     CHUNK = ""
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "id", f"{self.PREFIX}-{secrets.token_hex(16)}")
 
     def whole(self, completions: Sequence[Completion], prompts: int) -> Json:
         """The response to `prompts` prompts, with the same number of completions each."""
@@ -75,7 +72,7 @@ class Endpoint:
         raise NotImplementedError
 
     def _envelope(self, kind: str, choices: Sequence[Json]) -> Json:
-        head = {"id": self.id, "object": kind, "created": self.created, "model": self.model}
+        head = {"id": f"{self.PREFIX}-{self.token}", "object": kind, "created": self.created, "model": self.model}
         return head | {"choices": list(choices)}
 
 
