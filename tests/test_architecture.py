@@ -26,7 +26,8 @@ ALLOWED = {
     "__init__": {"errors", "llm"},
     "tracing": {"engine", "errors", "llm"},
     "evaluation": {"errors", "llm", "progress"},
-    "cli": {"", "engine", "errors", "evaluation", "llm", "models", "progress", "tracing"},
+    "benchmark": {"engine", "errors", "evaluation", "llm", "progress"},
+    "cli": {"", "benchmark", "engine", "errors", "evaluation", "llm", "models", "progress", "tracing"},
 }
 
 

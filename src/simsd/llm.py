@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from simsd.drafters.base import Drafter
 from simsd.drafters.lookup import LookupDrafter
 from simsd.drafters.model import ModelDrafter
@@ -167,6 +169,11 @@ class LLM:
     @property
     def config(self) -> ModelConfig:
         return self._target.config
+
+    @property
+    def device(self) -> torch.device:
+        """Where the target runs."""
+        return self._target.model.device
 
     @property
     def totals(self) -> Stats:

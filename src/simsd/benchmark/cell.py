@@ -1,0 +1,140 @@
+"""One way to decode, as a cell of a matrix; and the matrix itself."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from simsd.engine.options import DecodingOptions
+from simsd.errors import ConfigError
+
+SCHEDULES = {"static": "low_confidence_static", "dynamic": "low_confidence_dynamic"}
+
+# Options that say nothing about ordinary decoding, which has no draft.
+SPECULATIVE = ("layout", "acceptance", "drafter", "states", "num_speculative_tokens", "draft_steps", "position_copy")
+
+# Options that say nothing on other schedules than this one.
+SCHEDULE_OF = {"confidence_threshold": SCHEDULES["dynamic"], "eb_threshold": "entropy_bounded"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A method on a schedule at a block length (None: the checkpoint's) and a temperature.
+
+    options: further `DecodingOptions`, as sorted pairs, so that equal cells are equal.
+    """
+
+    method: str
+    schedule: str = "low_confidence_static"
+    block_length: int | None = None
+    temperature: float = 0.0
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def of(cls, method: str, schedule: str, options: Mapping[str, Any], **more: Any) -> Cell:
+        """A cell with those options that are not None and mean something for its method and schedule."""
+        kept = {
+            name: value
+            for name, value in options.items()
+            if value is not None
+            and (method != "none" or name not in SPECULATIVE)
+            and SCHEDULE_OF.get(name, schedule) == schedule
+        }
+        return cls(method, schedule, options=tuple(sorted(kept.items())), **more)
+
+    @property
+    def decoding(self) -> dict[str, Any]:
+        """Keyword arguments of `LLM.with_options`."""
+        length = {} if self.block_length is None else {"block_length": self.block_length}
+        return {"method": self.method, "remasking_strategy": self.schedule} | length | dict(self.options)
+
+    @property
+    def baseline(self) -> Cell:
+        """Ordinary decoding on the same schedule: what an exact method must repeat."""
+        return self.ordinary(self.schedule)
+
+    @property
+    def static(self) -> Cell:
+        """Ordinary decoding on the static schedule: what speed is compared with."""
+        return self.ordinary(SCHEDULES["static"])
+
+    def ordinary(self, schedule: str) -> Cell:
+        """Ordinary decoding in this place of the matrix."""
+        length, temperature = self.block_length, self.temperature
+        return Cell.of("none", schedule, dict(self.options), block_length=length, temperature=temperature)
+
+    @property
+    def key(self) -> str:
+        """Equal for equal cells and for them alone; stable from run to run."""
+        parts = [self.method, self.schedule, f"B={self.block_length or 'own'}", f"T={self.temperature:g}"]
+        return " ".join([*parts, *(f"{name}={value}" for name, value in self.options)])
+
+    @property
+    def label(self) -> str:
+        """The method with the options that set it apart, for tables and legends."""
+        return " ".join([self.method, *(f"{SHORT.get(name, name)}={value}" for name, value in self.options)])
+
+    @property
+    def schedule_name(self) -> str:
+        """The short name of the two common schedules, else the name."""
+        return {name: short for short, name in SCHEDULES.items()}.get(self.schedule, self.schedule)
+
+
+SHORT = {
+    "num_speculative_tokens": "window",
+    "confidence_threshold": "threshold",
+    "position_copy": "position-copy",
+    "draft_steps": "draft-steps",
+    "denoising_steps": "steps",
+}
+
+
+def matrix(
+    methods: Sequence[str],
+    *,
+    schedules: Sequence[str] = tuple(SCHEDULES.values()),
+    block_lengths: Sequence[int | None] = (None,),
+    temperatures: Sequence[float] = (0.0,),
+    vary: Mapping[str, Sequence[Any]] | None = None,
+    fixed: Mapping[str, Any] | None = None,
+) -> list[Cell]:
+    """All combinations, each once, ordinary decoding on both common schedules always among them and first.
+
+    vary: options with the values to try, such as {"num_speculative_tokens": [4, 8]}; fixed: options of all cells.
+    """
+    vary, fixed = vary or {}, fixed or {}
+    choices = [dict(zip(vary, values, strict=True)) for values in itertools.product(*vary.values())]
+    places = [
+        (schedule, {"block_length": length, "temperature": temperature})
+        for temperature, length, schedule in itertools.product(temperatures, block_lengths, schedules)
+    ]
+    cells = [
+        Cell.of(method, schedule, {**fixed, **chosen}, **place)
+        for (schedule, place), method, chosen in itertools.product(places, methods, choices)
+    ]
+    return with_baselines(cells)
+
+
+def with_baselines(cells: Iterable[Cell]) -> list[Cell]:
+    """The cells, each once, with the ordinary decoding that they are compared with in front."""
+    cells = list(cells)
+    common = [cell.ordinary(schedule) for cell in cells for schedule in SCHEDULES.values()]
+    return list(dict.fromkeys([*common, *(cell.baseline for cell in cells), *cells]))
+
+
+def check(cells: Iterable[Cell], has_draft_model: bool, block_length: int) -> None:
+    """Refuses cells that cannot be decoded, before any is. Raises ConfigError naming the cell."""
+    for cell in cells:
+        try:
+            given: dict[str, Any] = {"block_length": block_length} | cell.decoding
+            options = DecodingOptions(**given).resolve(has_draft_model)
+        except TypeError as error:
+            raise ConfigError(f"cell '{cell.key}': {error}") from None
+        except ConfigError as error:
+            raise ConfigError(f"cell '{cell.key}': {error}") from None
+        if options.acceptance == "match" and cell.temperature > 0:
+            raise ConfigError(f"cell '{cell.key}': acceptance 'match' is greedy; use temperature 0 or 'rejection'")
+        if options.drafter == "trajectory" and cell.method != "none":
+            raise ConfigError(f"cell '{cell.key}': drafter 'trajectory' needs recorded decodings; choose another")

@@ -1,0 +1,94 @@
+"""The prompts of a run: an embedded suite, a file, or a task of the evaluation harness."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from simsd.errors import ConfigError
+from simsd.evaluation.suites import SUITES, Question, load_suite, messages
+from simsd.llm import LLM, Completion, SamplingParams
+
+
+@dataclass(frozen=True)
+class Item:
+    """prompt: raw text, or the messages of a conversation. question: where the answer can be graded."""
+
+    prompt: str | list[dict[str, str]]
+    question: Question | None = None
+    source: str = ""
+
+
+def load_items(names: Iterable[str | Path], limit: int | None = None) -> list[Item]:
+    """The first `limit` items of each suite or JSON Lines file, in turn from all of them.
+
+    A line of a file is {"prompt": text}, {"messages": [...]}, or a question as `load_suite` reads it.
+    Raises ConfigError naming file and line.
+    """
+    lists = [_load(name, limit) for name in dict.fromkeys(map(str, names))]
+    if not lists:
+        raise ConfigError(f"no prompts are named; give a suite ({', '.join(SUITES)}) or a JSONL file")
+    longest = max(map(len, lists))
+    return [items[at] for at in range(longest) for items in lists if at < len(items)]
+
+
+def task_items(name: str, limit: int | None = None) -> list[Item]:
+    """The prompts of a task of lm-evaluation-harness, as it would ask them. Raises ConfigError."""
+    from simsd.evaluation.harness import task_prompts
+
+    return [Item(prompt, source=name) for prompt in task_prompts(name, limit)]
+
+
+def _load(name: str, limit: int | None) -> list[Item]:
+    if name not in SUITES and (rows := _prompt_rows(Path(name), limit)) is not None:
+        return rows
+    return [Item(messages(q), q, Path(name).stem) for q in load_suite(name, limit)]
+
+
+def _prompt_rows(path: Path, limit: int | None) -> list[Item] | None:
+    """Items of a file of prompts or conversations; None if it holds questions, or cannot be read as either."""
+    try:
+        lines = [line for line in path.read_text("utf-8").splitlines() if line.strip()]
+        first = json.loads(lines[0]) if lines else None
+    except (OSError, ValueError):
+        return None  # `load_suite` says what is wrong
+    if not isinstance(first, dict) or not {"prompt", "messages"} & set(first):
+        return None
+    return [_prompt_row(path, number, line) for number, line in enumerate(lines[:limit], start=1)]
+
+
+def _prompt_row(path: Path, number: int, line: str) -> Item:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise ConfigError(f"{path}, line {number}: not JSON ({error})") from error
+    prompt = row.get("prompt", row.get("messages")) if isinstance(row, Mapping) else None
+    if isinstance(prompt, str) and prompt:
+        return Item(prompt, source=path.stem)
+    if isinstance(prompt, list) and prompt and all(isinstance(m, dict) and "content" in m for m in prompt):
+        return Item(prompt, source=path.stem)
+    raise ConfigError(f"{path}, line {number}: needs 'prompt', a text, or 'messages', a conversation")
+
+
+def ask(llm: LLM, items: Sequence[Item], params: Sequence[SamplingParams]) -> list[Completion]:
+    """Decodes the items as one batch; conversations go through the chat template where the checkpoint has one."""
+    prompts: list[Any] = [_prompt_text(llm, item) for item in items]
+    return llm.generate(prompts, list(params))
+
+
+def _prompt_text(llm: LLM, item: Item) -> Any:
+    if isinstance(item.prompt, str):
+        return item.prompt
+    if llm.tokenizer.chat_template is None:
+        return "\n\n".join(message["content"] for message in item.prompt)
+    return llm.tokenizer.apply_chat_template(item.prompt)
+
+
+def fingerprint(items: Sequence[Item]) -> str:
+    """Equal for equal prompts in the same order."""
+    text = json.dumps([item.prompt for item in items], ensure_ascii=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
