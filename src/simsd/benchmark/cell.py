@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from simsd.engine.options import DecodingOptions
@@ -17,6 +17,11 @@ SPECULATIVE = ("layout", "acceptance", "drafter", "states", "num_speculative_tok
 
 # Options that say nothing on other schedules than this one.
 SCHEDULE_OF = {"confidence_threshold": SCHEDULES["dynamic"], "eb_threshold": "entropy_bounded"}
+
+
+def matters(name: str, method: str, schedule: str) -> bool:
+    """True if the option says something about this method on this schedule."""
+    return (method != "none" or name not in SPECULATIVE) and SCHEDULE_OF.get(name, schedule) == schedule
 
 
 @dataclass(frozen=True)
@@ -35,13 +40,7 @@ class Cell:
     @classmethod
     def of(cls, method: str, schedule: str, options: Mapping[str, Any], **more: Any) -> Cell:
         """A cell with those options that are not None and mean something for its method and schedule."""
-        kept = {
-            name: value
-            for name, value in options.items()
-            if value is not None
-            and (method != "none" or name not in SPECULATIVE)
-            and SCHEDULE_OF.get(name, schedule) == schedule
-        }
+        kept = {name: value for name, value in options.items() if value is not None and matters(name, method, schedule)}
         return cls(method, schedule, options=tuple(sorted(kept.items())), **more)
 
     @property
@@ -81,7 +80,19 @@ class Cell:
         """The short name of the two common schedules, else the name."""
         return {name: short for short, name in SCHEDULES.items()}.get(self.schedule, self.schedule)
 
+    @property
+    def place(self) -> tuple[str, int | None, float]:
+        """Where in the matrix it stands: cells of one place differ in method and options."""
+        return self.schedule, self.block_length, self.temperature
 
+    @property
+    def place_name(self) -> str:
+        """The place for people, such as "static, B = 8, T = 0"."""
+        length = "" if self.block_length is None else f", B = {self.block_length}"
+        return f"{self.schedule_name}{length}, T = {self.temperature:g}"
+
+
+# Names of options where there is little room.
 SHORT = {
     "num_speculative_tokens": "window",
     "confidence_threshold": "threshold",
@@ -89,6 +100,17 @@ SHORT = {
     "draft_steps": "draft-steps",
     "denoising_steps": "steps",
 }
+
+
+def labels(cells: Iterable[Cell]) -> dict[Cell, str]:
+    """The label of each cell, without the options that say the same of all cells they mean something for."""
+    cells = list(cells)
+    shared = {
+        name
+        for name in {name for cell in cells for name, _ in cell.options}
+        if len({dict(c.options).get(name) for c in cells if matters(name, c.method, c.schedule)}) == 1
+    }
+    return {c: replace(c, options=tuple(o for o in c.options if o[0] not in shared)).label for c in cells}
 
 
 def matrix(
