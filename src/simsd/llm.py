@@ -183,6 +183,13 @@ class LLM:
             return replace(totals, acceptance_histogram=[*totals.acceptance_histogram])
 
     @property
+    def loaded(self) -> dict[str, str | None]:
+        """Names of the target ("model") and of the draft model (None without one), and the target's dtype."""
+        draft = self._draft.name if self._draft else None
+        dtype = str(self._target.model.dtype).removeprefix("torch.")
+        return {"model": self._target.name, "draft_model": draft, "dtype": dtype}
+
+    @property
     def embedded(self) -> bool:
         """True for the pair that comes with the package."""
         return self._target.name == "tiny"

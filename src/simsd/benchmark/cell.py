@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from simsd.engine.options import DecodingOptions
+from simsd.engine.options import DecodingOptions, SamplingParams
 from simsd.errors import ConfigError
 
 SCHEDULES = {"static": "low_confidence_static", "dynamic": "low_confidence_dynamic"}
@@ -102,15 +102,18 @@ SHORT = {
 }
 
 
-def labels(cells: Iterable[Cell]) -> dict[Cell, str]:
-    """The label of each cell, without the options that say the same of all cells they mean something for."""
-    cells = list(cells)
-    shared = {
-        name
-        for name in {name for cell in cells for name, _ in cell.options}
-        if len({dict(c.options).get(name) for c in cells if matters(name, c.method, c.schedule)}) == 1
-    }
-    return {c: replace(c, options=tuple(o for o in c.options if o[0] not in shared)).label for c in cells}
+def shared(cells: Sequence[Cell]) -> dict[str, Any]:
+    """The options that say the same of all cells for which they mean something."""
+    values: dict[str, set[Any]] = {}
+    for name in sorted({name for cell in cells for name, _ in cell.options}):
+        values[name] = {dict(c.options).get(name) for c in cells if matters(name, c.method, c.schedule)}
+    return {name: next(iter(found)) for name, found in values.items() if len(found) == 1}
+
+
+def labels(cells: Sequence[Cell]) -> dict[Cell, str]:
+    """The label of each cell, without the `shared` options."""
+    common = shared(cells)
+    return {c: replace(c, options=tuple(o for o in c.options if o[0] not in common)).label for c in cells}
 
 
 def matrix(
@@ -140,10 +143,16 @@ def matrix(
 
 
 def with_baselines(cells: Iterable[Cell]) -> list[Cell]:
-    """The cells, each once, with the ordinary decoding that they are compared with in front."""
+    """The cells, each once, and the ordinary decoding that they are compared with.
+
+    Cells of one place stand together, ordinary decoding first; so do the places of a temperature and block length.
+    """
     cells = list(cells)
     common = [cell.ordinary(schedule) for cell in cells for schedule in SCHEDULES.values()]
-    return list(dict.fromkeys([*common, *(cell.baseline for cell in cells), *cells]))
+    found = list(dict.fromkeys([*common, *(cell.baseline for cell in cells), *cells]))
+    places = list(dict.fromkeys(cell.place for cell in found))
+    levels = list(dict.fromkeys(place[1:] for place in places))
+    return sorted(found, key=lambda cell: (levels.index(cell.place[1:]), places.index(cell.place)))
 
 
 def check(cells: Iterable[Cell], has_draft_model: bool, block_length: int) -> None:
@@ -152,11 +161,8 @@ def check(cells: Iterable[Cell], has_draft_model: bool, block_length: int) -> No
         try:
             given: dict[str, Any] = {"block_length": block_length} | cell.decoding
             options = DecodingOptions(**given).resolve(has_draft_model)
-        except TypeError as error:
+            SamplingParams(temperature=cell.temperature).resolve(options, 0)
+        except (TypeError, ConfigError) as error:
             raise ConfigError(f"cell '{cell.key}': {error}") from None
-        except ConfigError as error:
-            raise ConfigError(f"cell '{cell.key}': {error}") from None
-        if options.acceptance == "match" and cell.temperature > 0:
-            raise ConfigError(f"cell '{cell.key}': acceptance 'match' is greedy; use temperature 0 or 'rejection'")
         if options.drafter == "trajectory" and cell.method != "none":
             raise ConfigError(f"cell '{cell.key}': drafter 'trajectory' needs recorded decodings; choose another")

@@ -11,7 +11,6 @@ from simsd.llm import Completion, Stats
 
 # Of `LLM.totals`; a sample holds their growth.
 COUNTED = (
-    "tokens",
     "rounds",
     "target_forwards",
     "draft_forwards",

@@ -18,13 +18,20 @@ class Row:
     tokens_per_second, ratio_to_static, ratio_to_schedule: over repeats. The ratios compare with ordinary decoding on
     the static schedule, and on the cell's own, within the same repeat.
     accuracy_interval: 95 %, Wilson, counting questions (not repeats) as trials.
+    seconds: of a repeat, on average, by part; tokens, query_tokens (rows of the target's forwards), prefill_tokens and
+    target_forwards likewise.
+    peak_bytes: as `memory` measures it; the most of all samples.
     same_text: share of answers whose ids are those of ordinary decoding on the same schedule with the same seed.
     lost, gained: answers right in ordinary decoding only, and here only; p_value: exact McNemar test of the two.
     """
 
     cell: Cell
     prompts: int
-    tokens: int
+    tokens: float
+    query_tokens: float
+    prefill_tokens: float
+    target_forwards: float
+    seconds: dict[str, float]
     tokens_per_second: Spread
     ratio_to_static: Spread
     ratio_to_schedule: Spread
@@ -50,15 +57,17 @@ class Row:
         return {"cell": self.cell.key, "label": self.cell.label, **cell, **data}
 
 
-def summarise(cells: Sequence[Cell], samples: Sequence[Sample]) -> list[Row]:
+def summarise(cells: Sequence[Cell], samples: Sequence[Sample], groups: int) -> list[Row]:
     """A row for each cell, in order. Only repeats that every cell has finished count, so that ratios compare like with
-    like. Raises ValueError where not even one is finished."""
+    like.
+
+    groups: samples that a cell has in a finished repeat. Raises ValueError where not even one repeat is finished.
+    """
     table: dict[str, dict[int, dict[int, Sample]]] = {}
     for sample in samples:
         table.setdefault(sample.cell, {}).setdefault(sample.repeat, {})[sample.group] = sample
-    whole = max((len(groups) for repeats in table.values() for groups in repeats.values()), default=0)
     finished = set.intersection(
-        *({r for r, groups in table.get(cell.key, {}).items() if len(groups) == whole} for cell in cells)
+        *({r for r, found in table.get(cell.key, {}).items() if len(found) == groups} for cell in cells)
     )
     if not finished:
         raise ValueError("no repeat is finished for all cells")
@@ -70,27 +79,32 @@ def summarise(cells: Sequence[Cell], samples: Sequence[Sample]) -> list[Row]:
 
 def _row(cell: Cell, runs: dict[Cell, list[list[Sample]]]) -> Row:
     own = runs[cell]
+    repeats = len(own)
     flat = [sample for repeat in own for sample in repeat]
 
     def total(name: str) -> float:
         return sum(sample.cost[name] for sample in flat)
 
-    forwards = max(total("target_forwards"), 1)
+    forwards, tokens = max(total("target_forwards"), 1), _tokens(flat)
     drafted, prefill = total("drafted_tokens"), total("prefill_seconds")
     answers, ordinary = _answers(own), _answers(runs[cell.baseline])
     right = [answer.right for answer in answers if answer.right is not None]
     accuracy = sum(right) / len(right) if right else None
-    questions = len(right) // len(own)
+    questions = len(right) // repeats
     lost, gained = _changed(own, runs[cell.baseline], cell.temperature)
     graded = accuracy is not None
     return Row(
         cell=cell,
-        prompts=len(answers) // len(own),
-        tokens=int(total("tokens")) // len(own),
+        prompts=len(answers) // repeats,
+        tokens=tokens / repeats,
+        query_tokens=total("query_tokens") / repeats,
+        prefill_tokens=total("prefill_tokens") / repeats,
+        target_forwards=total("target_forwards") / repeats,
+        seconds={part: total(f"{part}_seconds") / repeats for part in ("prefill", "draft", "verify", "accept")},
         tokens_per_second=Spread.of(_speeds(own)),
         ratio_to_static=_ratio(own, runs[cell.static]),
         ratio_to_schedule=_ratio(own, runs[cell.baseline]),
-        tokens_per_forward=total("tokens") / forwards,
+        tokens_per_forward=tokens / forwards,
         query_tokens_per_forward=total("query_tokens") / forwards,
         draft_forwards_per_forward=total("draft_forwards") / forwards,
         acceptance_rate=total("accepted_tokens") / drafted if drafted else None,
@@ -106,6 +120,11 @@ def _row(cell: Cell, runs: dict[Cell, list[list[Sample]]]) -> Row:
     )
 
 
+def _tokens(samples: Sequence[Sample]) -> int:
+    """Of the final ids, the same way for every cell."""
+    return sum(answer.tokens for sample in samples for answer in sample.answers)
+
+
 def _answers(repeats: Sequence[Sequence[Sample]]) -> list[Answer]:
     return [answer for repeat in repeats for sample in repeat for answer in sample.answers]
 
@@ -115,7 +134,7 @@ def _speeds(repeats: Sequence[Sequence[Sample]]) -> list[float]:
     speeds = []
     for repeat in repeats:
         seconds = sum(sample.cost["seconds"] - sample.cost["prefill_seconds"] for sample in repeat)
-        speeds.append(sum(sample.cost["tokens"] for sample in repeat) / max(seconds, 1e-9))
+        speeds.append(_tokens(repeat) / max(seconds, 1e-9))
     return speeds
 
 

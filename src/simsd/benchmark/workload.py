@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,8 @@ def load_items(names: Iterable[str | Path], limit: int | None = None) -> list[It
     A line of a file is {"prompt": text}, {"messages": [...]}, or a question as `load_suite` reads it.
     Raises ConfigError naming file and line.
     """
+    if limit is not None and limit < 1:
+        raise ConfigError(f"limit is {limit}; it must be at least 1")
     lists = [_load(name, limit) for name in dict.fromkeys(map(str, names))]
     if not lists:
         raise ConfigError(f"no prompts are named; give a suite ({', '.join(SUITES)}) or a JSONL file")
@@ -52,13 +54,14 @@ def _load(name: str, limit: int | None) -> list[Item]:
 def _prompt_rows(path: Path, limit: int | None) -> list[Item] | None:
     """Items of a file of prompts or conversations; None if it holds questions, or cannot be read as either."""
     try:
-        lines = [line for line in path.read_text("utf-8").splitlines() if line.strip()]
-        first = json.loads(lines[0]) if lines else None
+        text = path.read_text("utf-8")
+        lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
+        first = json.loads(lines[0][1]) if lines else None
     except (OSError, ValueError):
         return None  # `load_suite` says what is wrong
     if not isinstance(first, dict) or not {"prompt", "messages"} & set(first):
         return None
-    return [_prompt_row(path, number, line) for number, line in enumerate(lines[:limit], start=1)]
+    return [_prompt_row(path, number, line) for number, line in lines[:limit]]
 
 
 def _prompt_row(path: Path, number: int, line: str) -> Item:
@@ -89,6 +92,6 @@ def _prompt_text(llm: LLM, item: Item) -> Any:
 
 
 def fingerprint(items: Sequence[Item]) -> str:
-    """Equal for equal prompts in the same order."""
-    text = json.dumps([item.prompt for item in items], ensure_ascii=False)
+    """Equal for equal prompts and right answers in the same order."""
+    text = json.dumps([[item.prompt, item.question and asdict(item.question)] for item in items], ensure_ascii=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
