@@ -28,23 +28,29 @@ class Settings:
     repeats: int = 3
     batch_size: int = 1
     seed: int = 0
+    top_k: int = 0
+    top_p: float = 1.0
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
         for name in ("max_tokens", "repeats", "batch_size"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.seed < 0:
+            raise ConfigError(f"seed is {self.seed}; it must be at least 0")
 
     def params(self, cell: Cell, repeat: int, index: int) -> SamplingParams:
         """Of prompt `index`: the same seed for every cell, so that exact cells must give the same text."""
         return SamplingParams(
             max_tokens=self.max_tokens,
             temperature=cell.temperature,
+            top_k=self.top_k,
+            top_p=self.top_p,
             seed=(self.seed + repeat) * 1_000_003 + index,
             ignore_eos=self.ignore_eos,
         )
 
-    def to_dict(self) -> dict[str, int | bool]:
+    def to_dict(self) -> dict[str, float]:
         return asdict(self)
 
 
