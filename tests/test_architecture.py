@@ -26,7 +26,7 @@ ALLOWED = {
     "__init__": {"errors", "llm"},
     "tracing": {"engine", "errors", "llm"},
     "evaluation": {"errors", "llm", "progress"},
-    "benchmark": {"", "engine", "errors", "evaluation", "llm", "progress"},
+    "benchmark": {"", "engine", "errors", "evaluation", "llm", "models", "progress"},
     "cli": {"", "benchmark", "engine", "errors", "evaluation", "llm", "models", "progress", "tracing"},
 }
 

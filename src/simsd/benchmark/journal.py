@@ -17,7 +17,8 @@ class Journal:
     def __init__(self, path: Path | None, run: dict[str, Any], *, restart: bool = False) -> None:
         """Opens the file, or begins it. run: everything that makes samples comparable, as JSON.
 
-        restart: throw away what the file holds. Raises ConfigError where it belongs to another run.
+        restart: throw away what the file holds.
+        Raises ConfigError where it belongs to another run, is no journal, or cannot be written.
         """
         self.path = path
         self.samples: list[Sample] = []
@@ -25,15 +26,18 @@ class Journal:
         if path is None:
             return
         run = json.loads(json.dumps(run))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if restart or not path.exists() or path.stat().st_size == 0:
-            path.write_text(json.dumps({"run": run}) + "\n", "utf-8")
-            return
-        header, self.samples = _read(path)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if restart or not path.exists() or path.stat().st_size == 0:
+                path.write_text(json.dumps({"run": run}) + "\n", "utf-8")
+                return
+            header, self.samples = _read(path)
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be used ({error.strerror}); give another file") from error
         if header != run:
             changed = sorted(k for k in {*header, *run} if header.get(k) != run.get(k))
             raise ConfigError(
-                f"{path} holds another run ({', '.join(changed)} differ); give another file, or start it again"
+                f"{path} holds another run ({', '.join(changed)} differ); give another file, or restart this one"
             )
         self.resumed = bool(self.samples)
 
@@ -52,14 +56,13 @@ class Journal:
 
 
 def _read(path: Path) -> tuple[dict[str, Any], list[Sample]]:
-    lines = path.read_text("utf-8").split("\n")
-    whole, rest = lines[:-1], lines[-1]
+    whole, end, rest = path.read_bytes().rpartition(b"\n")
     try:
-        rows = [json.loads(line) for line in whole]
+        rows = [json.loads(line) for line in whole.decode().split("\n")]
         header = rows[0]["run"]
         samples = [Sample.from_dict(row) for row in rows[1:]]
     except (ValueError, KeyError, TypeError, IndexError) as error:
-        raise ConfigError(f"{path} is not a journal of a benchmark; give another file, or start it again") from error
+        raise ConfigError(f"{path} is not a journal of a benchmark; give another file, or restart this one") from error
     if rest:  # the process ended while it wrote this line
-        path.write_text("\n".join([*whole, ""]), "utf-8")
+        os.truncate(path, len(whole) + len(end))
     return header, samples

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 
 from simsd.benchmark.cell import Cell
 from simsd.benchmark.journal import Journal
-from simsd.benchmark.memory import peak_bytes, reset_peak
+from simsd.benchmark.memory import Peaks
 from simsd.benchmark.sample import Sample, answer, growth
-from simsd.benchmark.workload import Item, ask
+from simsd.benchmark.workload import Item, ask, lengths
 from simsd.errors import ConfigError
 from simsd.evaluation.graders import grade
 from simsd.llm import LLM, Completion, SamplingParams
@@ -59,6 +59,11 @@ def groups(count: int, batch_size: int) -> list[range]:
     return [range(at, at + 1) for at in range(count)] if batch_size == 1 else [range(count)]
 
 
+def count(cells: Sequence[Cell], items: Sequence[Item], settings: Settings) -> int:
+    """Samples of a whole run."""
+    return len(cells) * settings.repeats * len(groups(len(items), settings.batch_size))
+
+
 def measure(
     base: LLM,
     cells: Sequence[Cell],
@@ -70,72 +75,66 @@ def measure(
     """Adds to the journal what it lacks. advance: called with the number of samples done.
 
     Every cell decodes a group before any decodes the next one; the cell that begins changes in turn.
+    Raises PromptError before anything is measured; ConfigError; NumericalError.
     """
+    longest = sorted(range(len(items)), key=lengths(base, items).__getitem__, reverse=True)[: settings.batch_size]
     parts = groups(len(items), settings.batch_size)
     done = journal.places
-    left = {cell for cell in cells for place in _places(cell, settings, parts) if place not in done}
-    llms = {
-        cell: base.with_options(**cell.decoding, max_num_seqs=settings.batch_size) for cell in cells if cell in left
-    }
-    right: dict[tuple[int, str], bool] = {}
-    for cell, llm in llms.items():  # warm-up: caches are touched, kernels chosen
-        _decode(llm, cell, items, parts[0][:1], settings, 0)
+    bench = _Bench(items, settings, Peaks(base.device))
+    llms: dict[Cell, LLM] = {}
+    for cell in cells:
+        places = {(cell.key, repeat, number) for repeat in range(settings.repeats) for number in range(len(parts))}
+        if not places <= done:
+            llms[cell] = bench.warmed(base, cell, longest)
     for repeat in range(settings.repeats):
         for number, part in enumerate(parts):
             first = (repeat + number) % len(cells)
             for cell in [*cells[first:], *cells[:first]]:
                 if (cell.key, repeat, number) not in done:
-                    journal.add(_sample(llms[cell], cell, items, part, settings, (repeat, number), right))
+                    journal.add(bench.sample(llms[cell], cell, repeat, number, part))
                 advance(1)
 
 
-def count(cells: Sequence[Cell], items: Sequence[Item], settings: Settings) -> int:
-    """Samples of a whole run."""
-    return len(cells) * settings.repeats * len(groups(len(items), settings.batch_size))
+@dataclass
+class _Bench:
+    """What all samples of a run share. right: the grade of each text of an item, found once: cells often give the same
+    text, and code answers start a process each."""
 
+    items: Sequence[Item]
+    settings: Settings
+    peaks: Peaks
+    right: dict[tuple[int, str], bool] = field(default_factory=dict)
 
-def _places(cell: Cell, settings: Settings, parts: Sequence[range]) -> list[tuple[str, int, int]]:
-    return [(cell.key, repeat, number) for repeat in range(settings.repeats) for number in range(len(parts))]
+    def warmed(self, base: LLM, cell: Cell, longest: Sequence[int]) -> LLM:
+        """The cell's engine after the prompts that need the most room: caches have grown, kernels are chosen."""
+        self.peaks.begin()
+        llm = base.with_options(**cell.decoding, max_num_seqs=self.settings.batch_size)
+        self._decode(llm, cell, 0, longest)
+        self.peaks.end(cell.key)
+        return llm
 
+    def sample(self, llm: LLM, cell: Cell, repeat: int, number: int, part: Sequence[int]) -> Sample:
+        gc.collect(0)  # not inside the time that is measured
+        self.peaks.begin()
+        before = llm.totals
+        completions = self._decode(llm, cell, repeat, part)
+        cost = growth(before, llm.totals)
+        peak = self.peaks.end(cell.key)
+        answers = [answer(c, self._right(index, c.text)) for index, c in zip(part, completions, strict=True)]
+        return Sample(cell.key, repeat, number, answers, cost, peak)
 
-def _decode(
-    llm: LLM, cell: Cell, items: Sequence[Item], part: range, settings: Settings, repeat: int
-) -> list[Completion]:
-    params = [settings.params(cell, repeat, index) for index in part]
-    completions = ask(llm, [items[index] for index in part], params)
-    for completion in completions:
-        if completion.error is not None:
-            raise completion.error
-    return completions
+    def _decode(self, llm: LLM, cell: Cell, repeat: int, part: Sequence[int]) -> list[Completion]:
+        params = [self.settings.params(cell, repeat, index) for index in part]
+        completions = ask(llm, [self.items[index] for index in part], params)
+        for completion in completions:
+            if completion.error is not None:
+                raise completion.error
+        return completions
 
-
-def _sample(
-    llm: LLM,
-    cell: Cell,
-    items: Sequence[Item],
-    part: range,
-    settings: Settings,
-    place: tuple[int, int],
-    right: dict[tuple[int, str], bool],
-) -> Sample:
-    repeat, number = place
-    gc.collect(0)  # not inside the time that is measured
-    reset_peak(llm.device)
-    before = llm.totals
-    completions = _decode(llm, cell, items, part, settings, repeat)
-    cost = growth(before, llm.totals)
-    peak = peak_bytes(llm.device)
-    answers = [
-        answer(completion, _right(items[index], index, completion.text, right))
-        for index, completion in zip(part, completions, strict=True)
-    ]
-    return Sample(cell.key, repeat, number, answers, cost, peak)
-
-
-def _right(item: Item, index: int, text: str, known: dict[tuple[int, str], bool]) -> bool | None:
-    """Graded once for each text: cells often give the same one, and code answers start a process each."""
-    if item.question is None:
-        return None
-    if (index, text) not in known:
-        known[index, text] = grade(item.question, text)
-    return known[index, text]
+    def _right(self, index: int, text: str) -> bool | None:
+        question = self.items[index].question
+        if question is None:
+            return None
+        if (index, text) not in self.right:
+            self.right[index, text] = grade(question, text)
+        return self.right[index, text]

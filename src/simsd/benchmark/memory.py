@@ -32,3 +32,30 @@ def peak_bytes(device: torch.device) -> int:
                 return int(line.split()[1]) * 1024
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most if sys.platform == "darwin" else most * 1024
+
+
+def held_bytes(device: torch.device) -> int:
+    """Bytes that tensors hold on the device now; 0 where only the whole process can be measured."""
+    return torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
+
+
+class Peaks:
+    """Peak memory of several users of one device. On CUDA each one's peak is without what the others hold: every cell
+    of a matrix has caches of its own, and is to be charged for those alone."""
+
+    def __init__(self, device: torch.device) -> None:
+        """What is held now, such as weights, counts for all."""
+        self.device = device
+        self.shared = self.before = held_bytes(device)
+        self.own: dict[str, int] = {}
+
+    def begin(self) -> None:
+        reset_peak(self.device)
+        self.before = held_bytes(self.device)
+
+    def end(self, name: str) -> int:
+        """Bytes at the peak since `begin`, charged to `name`; what was allocated since and is still held is its own."""
+        own = self.own.get(name, 0)
+        peak = peak_bytes(self.device) - (self.before - self.shared - own)
+        self.own[name] = own + held_bytes(self.device) - self.before
+        return peak

@@ -9,9 +9,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from simsd.errors import ConfigError
+from simsd.errors import ConfigError, PromptError
 from simsd.evaluation.suites import SUITES, Question, load_suite, messages
 from simsd.llm import LLM, Completion, SamplingParams
+from simsd.models.prompts import prompt_ids
 
 
 @dataclass(frozen=True)
@@ -77,13 +78,24 @@ def _prompt_row(path: Path, number: int, line: str) -> Item:
     raise ConfigError(f"{path}, line {number}: needs 'prompt', a text, or 'messages', a conversation")
 
 
+def lengths(llm: LLM, items: Sequence[Item]) -> list[int]:
+    """Tokens of each prompt. Raises PromptError naming the first that cannot be decoded, before any is."""
+    found = []
+    for number, item in enumerate(items, start=1):
+        try:
+            found.append(len(prompt_ids(_prompt(llm, item), llm.tokenizer, llm.config, llm.max_model_len)))
+        except PromptError as error:
+            raise PromptError(f"prompt {number} ({item.source}): {error}") from error
+    return found
+
+
 def ask(llm: LLM, items: Sequence[Item], params: Sequence[SamplingParams]) -> list[Completion]:
     """Decodes the items as one batch; conversations go through the chat template where the checkpoint has one."""
-    prompts: list[Any] = [_prompt_text(llm, item) for item in items]
+    prompts: list[Any] = [_prompt(llm, item) for item in items]
     return llm.generate(prompts, list(params))
 
 
-def _prompt_text(llm: LLM, item: Item) -> Any:
+def _prompt(llm: LLM, item: Item) -> str | list[int]:
     if isinstance(item.prompt, str):
         return item.prompt
     if llm.tokenizer.chat_template is None:
