@@ -79,7 +79,8 @@ def save(figure: Figure, stem: Path) -> list[Path]:
 def svg(figure: Figure, name: str) -> str:
     """The figure as an svg element for a page, on whose background and in whose text colour it stands.
 
-    name: begins its ids, which must differ from those of the page's other figures.
+    name: begins its ids, which must differ from those of the page's other figures. Styles become attributes: a page
+    whose policy allows no style but its own can hold it; it sets `stroke-linejoin: round` for svg elements.
     """
     import matplotlib as mpl
 
@@ -89,7 +90,14 @@ def svg(figure: Figure, name: str) -> str:
         figure.savefig(out, format="svg", transparent=True, metadata=nothing)
     text = out.getvalue()
     text = text[text.index("<svg") :].replace(INK, "currentColor")
+    text = re.sub(r"<(style|metadata)\b.*?</\1>\s*", "", text, flags=re.DOTALL)
+    text = re.sub(r'\bstyle="([^"]*)"', _attributes, text)
     return re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{name}-", text)
+
+
+def _attributes(found: re.Match[str]) -> str:
+    pairs = [entry.split(":", 1) for entry in found.group(1).split(";") if entry.strip()]
+    return " ".join(f'{name.strip()}="{value.strip()}"' for name, value in pairs)
 
 
 # ---------------------------------------------------------------------- the figures of `simsd bench`
