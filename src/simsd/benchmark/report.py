@@ -13,6 +13,9 @@ from simsd.benchmark.cell import SHORT, labels, shared
 from simsd.benchmark.statistics import Spread
 from simsd.benchmark.summary import Row
 
+# Settings that say nothing.
+NEUTRAL = {"top_k": 0, "top_p": 1.0, "ignore_eos": False}
+
 
 @dataclass(frozen=True)
 class Report:
@@ -37,7 +40,8 @@ class Report:
     @property
     def facts(self) -> dict[str, str]:
         """What a reader must know beside the tables, in words."""
-        about, settings = self.about, self.about["settings"]
+        about = self.about
+        settings = [(name, value) for name, value in about["settings"].items() if NEUTRAL.get(name) != value]
         draft = f", draft model {about['draft_model']}" if about["draft_model"] else ", no draft model"
         sources = ", ".join(f"{number} {source}" for source, number in about["workload"].items())
         options = shared([row.cell for row in self.rows])
@@ -45,10 +49,10 @@ class Report:
             "model": f"{about['model']}{draft}, block length {about['block_length']}, {about['dtype']}",
             "device": f"{about['device']}, {about['threads']} CPU thread{_s(about['threads'])}",
             "prompts": f"{sources} (fingerprint {about['fingerprint']})",
-            "settings": ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in settings.items()),
+            "settings": ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in settings),
             "options of all cells": ", ".join(f"{SHORT.get(name, name)} {value}" for name, value in options.items()),
             "versions": f"simsd {about['simsd']}, torch {about['torch']}",
-            "date": about["date"] + (", resumed after an interruption" if about["resumed"] else ""),
+            "date": about["date"] + (", partly measured by an earlier start" if about["resumed"] else ""),
         }
         return {name: text for name, text in found.items() if text}
 
@@ -81,6 +85,11 @@ def _range(spread: Spread, digits: int) -> str:
 
 def _interval(row: Row) -> str:
     return "-" if row.accuracy_interval is None else "-".join(f"{bound * 100:.0f}" for bound in row.accuracy_interval)
+
+
+def _change(row: Row, value: float | None, digits: int = 0) -> str:
+    """Against ordinary decoding: nothing for that itself."""
+    return _number(None if row.cell == row.cell.baseline else value, digits)
 
 
 def _number(value: float | None, digits: int = 0) -> str:
@@ -124,9 +133,9 @@ TABLES: Mapping[str, tuple[Column, ...]] = {
             "answers whose ids are those of ordinary decoding on the same schedule with the same seed",
             lambda row: _share(row.same_text),
         ),
-        Column("lost", "answers right in ordinary decoding and wrong here", lambda row: _number(row.lost)),
-        Column("gained", "answers wrong in ordinary decoding and right here", lambda row: _number(row.gained)),
-        Column("p", "exact McNemar test of 'lost' against 'gained'", lambda row: _number(row.p_value, 3)),
+        Column("lost", "answers right in ordinary decoding and wrong here", lambda row: _change(row, row.lost)),
+        Column("gained", "answers wrong in ordinary decoding and right here", lambda row: _change(row, row.gained)),
+        Column("p", "exact McNemar test of 'lost' against 'gained'", lambda row: _change(row, row.p_value, 3)),
     ),
     "Cost": (
         Column(

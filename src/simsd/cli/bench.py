@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -145,10 +146,14 @@ def _table(report: Report, title: str, columns: tuple[Column, ...]) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
-    table.add_column("method")
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False
+    )
+    table.add_column("method", no_wrap=True, min_width=max(len(label) for label in report.labels.values()) + 2)
     for column in columns:
-        table.add_column(column.title, justify="right")
+        table.add_column(
+            "\n".join(textwrap.wrap(column.title, 8, break_long_words=False)), justify="right", vertical="bottom"
+        )
     for place, rows in report.places:
         table.add_row(Text(place, style="bold"))
         for row in rows:
