@@ -187,15 +187,24 @@ def tables(report: Report) -> dict[str, tuple[Column, ...]]:
 # ---------------------------------------------------------------------- as text
 def markdown(report: Report) -> str:
     """The facts and the tables as Markdown."""
-    parts = ["\n".join(f"- {name}: {_cell(text)}" for name, text in report.facts.items())]
+    lines = [([place, report.labels[row.cell.key]], row) for place, rows in report.places for row in rows]
+    parts = [markdown_facts(report)]
     for title, columns in tables(report).items():
-        lines = [_line(["schedule", "method", *(column.title for column in columns)])]
-        lines.append(_line(["---", "---", *("---:" for _ in columns)]))
-        for place, rows in report.places:
-            for row in rows:
-                lines.append(_line([place, report.labels[row.cell.key], *(column.show(row) for column in columns)]))
-        parts += [f"## {title}", "\n".join(lines)]
+        parts += [f"## {title}", markdown_table(("schedule", "method"), columns, lines)]
     return "\n\n".join(parts) + "\n"
+
+
+def markdown_facts(report: Report) -> str:
+    """The facts as a list."""
+    return "\n".join(f"- {name}: {_cell(text)}" for name, text in report.facts.items())
+
+
+def markdown_table(heads: Sequence[str], columns: Sequence[Column], lines: Sequence[tuple[Sequence[str], Row]]) -> str:
+    """A table with a line for each row; heads: of the cells in front, which each line brings along."""
+    head = _line([*heads, *(column.title for column in columns)])
+    rule = _line([*("---" for _ in heads), *("---:" for _ in columns)])
+    body = [_line([*front, *(column.show(row) for column in columns)]) for front, row in lines]
+    return "\n".join([head, rule, *body])
 
 
 def _line(cells: Sequence[str]) -> str:
@@ -209,11 +218,16 @@ def _cell(text: str) -> str:
 
 def csv_text(report: Report) -> str:
     """All figures of all rows, one line a cell; nested ones are joined as in `ratio_to_static_median`."""
-    rows = [_flat(row.to_dict()) for row in report.rows]
+    return csv_lines([row.to_dict() for row in report.rows])
+
+
+def csv_lines(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Objects as CSV with a head; nested figures are joined as in `ratio_to_static_median`."""
+    flat = [_flat(row) for row in rows]
     out = io.StringIO()
-    writer = csv.DictWriter(out, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    writer = csv.DictWriter(out, list(dict.fromkeys(name for row in flat for name in row)), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows(flat)
     return out.getvalue()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,10 +14,9 @@ from simsd.cli.options import DRAFTERS, METHODS, STRATEGIES, Decoding, decoding_
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
     from simsd.benchmark.cell import Cell
-    from simsd.benchmark.report import Column, Report
+    from simsd.benchmark.report import Report
 
 SHORT_SCHEDULES = ("static", "dynamic")
 
@@ -134,28 +132,8 @@ def show(report: Report, out: Console) -> None:
     """Prints the facts and the tables."""
     from simsd.benchmark.report import tables
 
-    for name, text in report.facts.items():
-        out.print(f"{name}: {text}", style="dim", markup=False)
+    measuring.show_facts(report, out)
+    sections = [(place, [(report.labels[row.cell.key], row) for row in rows]) for place, rows in report.places]
     for title, columns in tables(report).items():
         out.print()
-        out.print(_table(report, title, columns))
-
-
-def _table(report: Report, title: str, columns: tuple[Column, ...]) -> Table:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(
-        title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False
-    )
-    table.add_column("method", no_wrap=True, min_width=max(len(label) for label in report.labels.values()) + 2)
-    for column in columns:
-        table.add_column(
-            "\n".join(textwrap.wrap(column.title, 8, break_long_words=False)), justify="right", vertical="bottom"
-        )
-    for place, rows in report.places:
-        table.add_row(Text(place, style="bold"))
-        for row in rows:
-            table.add_row(Text(f"  {report.labels[row.cell.key]}"), *(column.show(row) for column in columns))
-    return table
+        out.print(measuring.table(title, "method", columns, sections))

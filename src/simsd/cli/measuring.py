@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
+import textwrap
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -15,9 +16,13 @@ from simsd.cli.options import Decoding
 from simsd.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
     from simsd.benchmark.cell import Cell
     from simsd.benchmark.measure import Settings
-    from simsd.benchmark.report import Report
+    from simsd.benchmark.report import Column, Report
+    from simsd.benchmark.summary import Row
     from simsd.benchmark.workload import Item
     from simsd.llm import LLM
 
@@ -86,9 +91,9 @@ FLAGS = (*MODEL, *FIXED, *SETTINGS)
 T = TypeVar("T")
 
 
-def fixed(options: Decoding) -> dict[str, Any]:
-    """Decoding options that were given and hold for all cells."""
-    return {name: value for name in FIXED if (value := getattr(options, name)) is not None}
+def fixed(options: Decoding, names: Sequence[str] = FIXED) -> dict[str, Any]:
+    """Decoding options of those names that were given; they hold for all cells."""
+    return {name: value for name in names if (value := getattr(options, name)) is not None}
 
 
 def settings(options: Decoding, repeats: int, batch_size: int) -> Settings:
@@ -174,3 +179,32 @@ def one_of(choices: Sequence[str]) -> Callable[[str, str], str]:
         return word
 
     return read
+
+
+def show_facts(report: Report, out: Console) -> None:
+    """What was run, before the tables."""
+    for name, text in report.facts.items():
+        out.print(f"{name}: {text}", style="dim", markup=False)
+
+
+def table(
+    title: str, head: str, columns: Sequence[Column], sections: Sequence[tuple[str, Sequence[tuple[str, Row]]]]
+) -> Table:
+    """A table for the terminal. sections: a heading each, with the names and rows below it; head: of the names."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False
+    )
+    names = [name for _, lines in sections for name, _ in lines]
+    table.add_column(head, no_wrap=True, min_width=max(map(len, names)) + 2)
+    for column in columns:
+        words = "\n".join(textwrap.wrap(column.title, 8, break_long_words=False))
+        table.add_column(words, justify="right", vertical="bottom")
+    for heading, lines in sections:
+        table.add_row(Text(heading, style="bold"))
+        for name, row in lines:
+            table.add_row(Text(f"  {name}"), *(column.show(row) for column in columns))
+    return table
