@@ -131,15 +131,12 @@ def matrix(
     """
     vary, fixed = vary or {}, fixed or {}
     choices = [dict(zip(vary, values, strict=True)) for values in itertools.product(*vary.values())]
-    places = [
-        (schedule, {"block_length": length, "temperature": temperature})
-        for temperature, length, schedule in itertools.product(temperatures, block_lengths, schedules)
-    ]
-    cells = [
-        Cell.of(method, schedule, {**fixed, **chosen}, **place)
-        for (schedule, place), method, chosen in itertools.product(places, methods, choices)
-    ]
-    return with_baselines(cells)
+    ways = [("none", schedule) for schedule in SCHEDULES.values()] + list(itertools.product(methods, schedules))
+    return with_baselines(
+        Cell.of(method, schedule, {**fixed, **chosen}, block_length=length, temperature=temperature)
+        for temperature, length in itertools.product(temperatures, block_lengths)
+        for (method, schedule), chosen in itertools.product(ways, choices)
+    )
 
 
 def with_baselines(cells: Iterable[Cell]) -> list[Cell]:
@@ -148,11 +145,16 @@ def with_baselines(cells: Iterable[Cell]) -> list[Cell]:
     Cells of one place stand together, ordinary decoding first; so do the places of a temperature and block length.
     """
     cells = list(cells)
-    common = [cell.ordinary(schedule) for cell in cells for schedule in SCHEDULES.values()]
-    found = list(dict.fromkeys([*common, *(cell.baseline for cell in cells), *cells]))
-    places = list(dict.fromkeys(cell.place for cell in found))
-    levels = list(dict.fromkeys(place[1:] for place in places))
-    return sorted(found, key=lambda cell: (levels.index(cell.place[1:]), places.index(cell.place)))
+    compared = [ordinary for cell in cells for ordinary in (cell.static, cell.baseline)]
+    # a cell on another schedule does not say how the dynamic one was set up: it is asked for that only if no other is
+    known = {cell.place for cell in [*cells, *compared] if cell.method == "none"}
+    dynamic = [cell.ordinary(SCHEDULES["dynamic"]) for cell in cells]
+    found = list(dict.fromkeys([*compared, *(cell for cell in dynamic if cell.place not in known), *cells]))
+    schedules = list(dict.fromkeys([*SCHEDULES.values(), *(cell.schedule for cell in cells)]))
+    levels = list(dict.fromkeys(cell.place[1:] for cell in found))
+    return sorted(
+        found, key=lambda cell: (levels.index(cell.place[1:]), schedules.index(cell.schedule), cell.method != "none")
+    )
 
 
 def check(cells: Iterable[Cell], has_draft_model: bool, block_length: int) -> None:

@@ -52,7 +52,7 @@ class Report:
             "settings": ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in settings),
             "options of all cells": ", ".join(f"{SHORT.get(name, name)} {value}" for name, value in options.items()),
             "versions": f"simsd {about['simsd']}, torch {about['torch']}",
-            "date": about["date"] + (", partly measured by an earlier start" if about["resumed"] else ""),
+            "date": about["date"] + (", resumed from kept samples" if about["resumed"] else ""),
         }
         return {name: text for name, text in found.items() if text}
 
