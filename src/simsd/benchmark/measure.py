@@ -88,7 +88,7 @@ def measure(
             llms[cell] = bench.warmed(base, cell, longest)
     for repeat in range(settings.repeats):
         for number, part in enumerate(parts):
-            first = (repeat + number) % len(cells)
+            first = (repeat * len(parts) + number) % len(cells)
             for cell in [*cells[first:], *cells[:first]]:
                 if (cell.key, repeat, number) not in done:
                     journal.add(bench.sample(llms[cell], cell, repeat, number, part))
