@@ -67,7 +67,8 @@ def bench(
     as_json: AsJson = False,
 ) -> None:
     """Measure methods against ordinary decoding: all on the same prompts, in turn."""
-    for flag, file in {"--run": run_file, "--csv": csv, "--markdown": markdown, "--html": html}.items():
+    measuring.check_run(run_file, restart)
+    for flag, file in {"--csv": csv, "--markdown": markdown, "--html": html}.items():
         common.check_place(flag, file)
     if html is not None:
         from simsd.benchmark import plots

@@ -122,6 +122,13 @@ def workload(
     return items + [item for name in tasks or () for item in task_items(name, few)]
 
 
+def check_run(run_file: Path | None, restart: bool) -> None:
+    """Refuses a file that cannot be kept, and a restart of none. Raises ConfigError."""
+    common.check_place("--run", run_file)
+    if restart and run_file is None:
+        raise ConfigError("--restart is given, but no --run; name the file to begin again, or leave it out.")
+
+
 def load(options: Decoding) -> LLM:
     """The models of a measurement, set up for ordinary decoding; cells change the rest."""
     model = Decoding(**{name: getattr(options, name) for name in MODEL})

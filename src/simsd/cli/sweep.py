@@ -59,7 +59,7 @@ def sweep(
         flag = f"--{recipe.option.replace('_', '-')}"
         raise ConfigError(f"{flag} is what {recipe.name!r} varies; leave it out, or give several with --values.")
     asked = measuring.listed("--values", values, (), lambda _, word: recipe.parse(word))
-    common.check_place("--run", run_file)
+    measuring.check_run(run_file, restart)
     _check_output(output)
     settings = measuring.settings(options, repeats, batch_size)
     items = measuring.workload(suites, files, tasks, limit)
