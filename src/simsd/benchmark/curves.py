@@ -109,7 +109,7 @@ def _group(axes: Axes, panel: Panel, one: Series, index: int, count: int) -> Non
     axes.bar(x, heights, width * 0.92, label=one.curve.label, **_fill(one.curve))
     for at, height, row in zip(x, heights, one.rows, strict=True):
         if height == 0:  # there is no bar to be seen
-            axes.annotate("0", (at, 0), (0, 1), textcoords="offset points", ha="center", fontsize=SIZE - 1, color=INK)
+            axes.annotate("0", (at, 0), (-3, 2), textcoords="offset points", ha="right", fontsize=SIZE - 1, color=INK)
         _whisker(axes, at, height, panel.interval(row), color=INK, capsize=2.5, linewidth=1)
 
 
