@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from scipy.stats import binomtest
@@ -96,7 +97,7 @@ def test_without_grades_there_is_no_accuracy() -> None:
 
 
 def test_costs_of_a_forward_and_of_a_repeat() -> None:
-    cost = {
+    cost: dict[str, Any] = {
         "target_forwards": 5.0, "draft_forwards": 10.0, "query_tokens": 100.0, "drafted_tokens": 8.0,
         "accepted_tokens": 6.0, "draft_seconds": 0.1, "verify_seconds": 0.3, "accept_seconds": 0.05,
     }  # fmt: skip

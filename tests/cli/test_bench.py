@@ -75,7 +75,8 @@ def test_ctrl_c_says_what_is_kept_and_how_to_go_on(tmp_path: Path, monkeypatch: 
         def advance(n: int) -> None:
             raise KeyboardInterrupt
 
-        real(*arguments[:-1], advance)
+        llm, cells, items, settings, journal, _ = arguments
+        real(llm, cells, items, settings, journal, advance)
 
     with monkeypatch.context() as patch:
         patch.setattr(runs, "measure", interrupted)
