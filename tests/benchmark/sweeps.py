@@ -11,7 +11,10 @@ from tests.benchmark.support import report, sample
 
 
 def invented(name: str, values: Sequence[Value] = (), *, graded: bool = True) -> Sweep:
-    """A recipe over four questions and three repeats; each cell has its own speed, acceptance and answers."""
+    """A recipe over four questions and three repeats; each cell has its own speed, acceptance and answers.
+
+    Drafter "lookup" drafts nothing.
+    """
     recipe = RECIPES[name]
     values = values or recipe.values
     cells = recipe.cells(values, {"block_length": 4})
@@ -22,7 +25,7 @@ def invented(name: str, values: Sequence[Value] = (), *, graded: bool = True) ->
             answers=[(f"{cell.key}{q}" if q < at % 4 else "same", q < at % 5 if graded else None) for q in range(4)],
             seconds=1 / (1 + at) + 0.01 * repeat,
             target_forwards=1 + at,
-            drafted_tokens=0 if cell.method == "none" else 100,
+            drafted_tokens=0 if cell.method == "none" or ("drafter", "lookup") in cell.options else 100,
             accepted_tokens=at,
         )
         for at, cell in enumerate(cells)

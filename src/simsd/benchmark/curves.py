@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -66,7 +67,7 @@ def figure(sweep: Sweep) -> Figure:
 
 def _draw(axes: Axes, panel: Panel, sweep: Sweep) -> None:
     recipe, values = sweep.recipe, sweep.values
-    shown = [one for one in sweep.series if all(panel.value(row) is not None for row in one.rows)]
+    shown = [one for one in sweep.series if any(panel.value(row) is not None for row in one.rows)]
     level = [one for one in shown if one.constant]
     moving = [one for one in shown if not one.constant]
     edge, gap = len(values) - 0.5, 0.02 * len(values)
@@ -136,9 +137,9 @@ def _handle(one: Series, ordered: bool) -> Artist:
 
 
 def _value(panel: Panel, row: Row) -> float:
+    """Not a number, which is not drawn, where there is none: a drafter may have found nothing to draft."""
     value = panel.value(row)
-    assert value is not None
-    return value
+    return math.nan if value is None else value
 
 
 def _colour(curve: Curve) -> str:
