@@ -24,7 +24,7 @@ class Settings:
     batch_size: sequences side by side. 1 decodes one prompt after another; more use continuous batching.
     """
 
-    max_tokens: int = 128
+    max_tokens: int = 256
     repeats: int = 3
     batch_size: int = 1
     seed: int = 0
