@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from simsd.benchmark.cell import Cell, matrix
-from simsd.benchmark.report import TABLES, csv_text, markdown, tables
+from simsd.benchmark.report import TABLES, Report, csv_text, markdown, tables
 from simsd.benchmark.summary import summarise
 from tests.benchmark.support import EXACT, STATIC, report, rows, sample
 
@@ -102,6 +102,11 @@ def test_the_report_is_json() -> None:
     data = json.loads(json.dumps(report(rows(*TWO)).to_dict(), allow_nan=False))
     assert [row["label"] for row in data["rows"]] == ["none", "exact window=4", "exact window=8", "none"]
     assert data["about"]["model"] == "big"
+
+
+def test_a_report_is_read_back_from_its_json() -> None:
+    found = report(rows(*TWO))
+    assert Report.from_dict(json.loads(json.dumps(found.to_dict()))) == found
 
 
 @pytest.mark.parametrize("title", sorted(TABLES))

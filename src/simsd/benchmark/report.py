@@ -27,6 +27,11 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         return {"about": self.about, "rows": [row.to_dict() for row in self.rows]}
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Report:
+        """The report that `to_dict` wrote."""
+        return cls(data["about"], [Row.from_dict(row) for row in data["rows"]])
+
     @property
     def places(self) -> list[tuple[str, list[Row]]]:
         """The rows of each place of the matrix, with the place's name."""

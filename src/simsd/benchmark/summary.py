@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from simsd.benchmark.cell import Cell
@@ -55,6 +55,16 @@ class Row:
         cell = data.pop("cell")
         cell["options"] = dict(self.cell.options)
         return {"cell": self.cell.key, "label": self.cell.label, **cell, **data}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Row:
+        """The row that `to_dict` wrote."""
+        own = {field.name: data[field.name] for field in fields(cls) if field.name != "cell"}
+        place = {name: data[name] for name in ("method", "schedule", "block_length", "temperature")}
+        spreads = {name: Spread(**own[name]) for name in ("tokens_per_second", "ratio_to_static", "ratio_to_schedule")}
+        interval = own["accuracy_interval"]
+        own |= spreads | {"accuracy_interval": None if interval is None else tuple(interval)}
+        return cls(cell=Cell(**place, options=tuple(sorted(data["options"].items()))), **own)
 
 
 def summarise(cells: Sequence[Cell], samples: Sequence[Sample], groups: int) -> list[Row]:

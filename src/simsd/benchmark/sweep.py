@@ -88,12 +88,16 @@ class Sweep:
 
     def markdown(self, plot: str) -> str:
         """A page with the question, the plot (the name of its file), the table and the facts."""
-        lines = [([one.curve.label, value], row) for one in self.series for value, row in one.points(self.values)]
         parts = [
             f"# {self.recipe.title}",
             self.recipe.question,
             f"![{self.recipe.title}]({plot})",
-            markdown_table(("curve", self.recipe.axis), self.columns, lines),
+            self.markdown_table(),
             markdown_facts(self.report),
         ]
         return "\n\n".join(parts) + "\n"
+
+    def markdown_table(self) -> str:
+        """A line for each point of each curve."""
+        lines = [([one.curve.label, value], row) for one in self.series for value, row in one.points(self.values)]
+        return markdown_table(("curve", self.recipe.axis), self.columns, lines)
