@@ -205,8 +205,7 @@ def table(
     table = Table(
         title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False
     )
-    names = [name for _, lines in sections for name, _ in lines]
-    table.add_column(head, no_wrap=True, min_width=max(map(len, names)) + 2)
+    table.add_column(head, overflow="fold")  # where there is little room, names give way and not numbers
     for column in columns:
         words = "\n".join(textwrap.wrap(column.title, 8, break_long_words=False))
         table.add_column(words, justify="right", vertical="bottom")

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 # Those that mean something for every curve of every recipe, where the recipe does not vary them.
 FIXED = ("drafter", "num_speculative_tokens", "draft_steps", "block_length", "denoising_steps", "confidence_threshold")
 
+WIDE = 96  # columns of a terminal that has room for all of a sweep's table
+
 
 @decoding_options(only=(*measuring.MODEL, *FIXED, "temperature", *measuring.SETTINGS))
 def sweep(
@@ -129,8 +131,9 @@ def show(found: Sweep) -> None:
     out = common.console()
     measuring.show_facts(found.report, out)
     sections = [(one.curve.label, one.points(found.values)) for one in found.series]
+    columns = [column for column in found.columns if column.title != "quartiles" or out.width >= WIDE]
     out.print()
-    out.print(measuring.table(found.title, found.recipe.name, found.columns, sections))
+    out.print(measuring.table(found.title, found.recipe.name, columns, sections))
 
 
 def _list(as_json: bool) -> None:
