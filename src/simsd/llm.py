@@ -20,17 +20,18 @@ from simsd.engine.options import DecodingOptions, SamplingParams, check_engine, 
 from simsd.engine.request import Sequence, Stats
 from simsd.engine.runner import Runner
 from simsd.engine.scheduler import Scheduler, count_for
+from simsd.engine.scoring import Score, Scorer
 from simsd.engine.trace import RoundTrace
 from simsd.errors import ConfigError, PromptError, SimsdError
 from simsd.models.config import ModelConfig
 from simsd.models.loader import LoadedModel, check_pair, load
-from simsd.models.prompts import plain, prompt_ids
+from simsd.models.prompts import plain, prompt_ids, token_ids
 from simsd.models.tokenizer import Tokenizer
 from simsd.progress import track
 
 Params = SamplingParams | Many["SamplingParams | None"] | None
 
-__all__ = ["LLM", "Completion", "Piece", "RoundTrace", "SamplingParams", "Stats", "Trajectory"]
+__all__ = ["LLM", "Completion", "Piece", "RoundTrace", "SamplingParams", "Score", "Stats", "Trajectory"]
 
 
 class LLM:
@@ -127,6 +128,7 @@ class LLM:
             max_num_seqs=self._max_num_seqs,
             trace=self._trace,
         )
+        self._scorer = Scorer(self._runner(self._target), self.max_model_len)
         self._count = 0
 
     def _runner(self, loaded: LoadedModel) -> Runner:
@@ -272,6 +274,17 @@ class LLM:
             raise sequence.error
         completion = self._completion(prompt, sequence)
         yield Piece(completion.text[len(sent) :], completion.token_ids[given:], completion)
+
+    def score(self, context: Prompt, continuations: Many[Prompt]) -> list[Score]:
+        """How likely each continuation of `context` is, decoded from left to right (docs/how-to/evaluate.md).
+
+        Text or ids, empty ones too; each text is tokenised by itself. The context is computed once for all.
+
+        Raises: PromptError, NumericalError.
+        """
+        first = token_ids(context, "context", self.tokenizer, self.config)
+        rest = [token_ids(one, "continuation", self.tokenizer, self.config, special=False) for one in continuations]
+        return self._scorer.score(first, rest)
 
     def _complete(
         self,
