@@ -12,10 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import torch
 from lm_eval.api.model import TemplateLM
 from lm_eval.api.registry import register_model
 from lm_eval.models.utils import normalize_gen_kwargs
-from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, simple_parse_args_string
 
 from simsd.errors import ConfigError
 from simsd.evaluation.cost import Cost
@@ -68,6 +69,18 @@ class SimsdLM(TemplateLM):
             self.llm = LLM(pretrained, **options)
         self.tokenizer = self.llm.tokenizer
         self.cost = Cost(Stats())  # of all text generated so far; scoring is not counted
+
+    @classmethod
+    def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> SimsdLM:
+        return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
+
+    @classmethod
+    def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> SimsdLM:
+        """`--model_args` go before the harness's own flags, one of which says cuda:0 unless told otherwise."""
+        flags = {name: value for name, value in (additional_config or {}).items() if value is not None}
+        if str(flags.get("device")).startswith("cuda") and not torch.cuda.is_available():
+            del flags["device"]
+        return cls(**(flags | arg_dict))
 
     # ------------------------------------------------------------------ what the harness asks about the model
     @property
