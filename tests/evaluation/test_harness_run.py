@@ -182,6 +182,11 @@ def test_a_task_that_runs_code_unguarded_is_refused(tmp_path: Path) -> None:
         run(["bold"], {"mbpp": str(mbpp_shaped(tmp_path))}, tmp_path)
 
 
+def test_more_examples_than_there_are_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot run simsd_mbpp: .*fewshot samples requested exceeds the 3"):
+        run(["simsd_mbpp"], {"mbpp": str(mbpp_shaped(tmp_path))}, num_fewshot=4)
+
+
 def test_an_include_path_is_a_folder(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is no folder"):
         find_tasks(["simsd_gsm8k"], tmp_path / "missing")

@@ -23,8 +23,8 @@ from simsd.core.states import States
 from simsd.engine.runner import PREFILL_ROWS, Runner
 from simsd.errors import NumericalError, PromptError
 
-# Query tokens that the states of one forward may come to: their mask grows with the square.
-MOST_ROWS = 1024
+# Query tokens that the states of one forward may come to: their mask grows with the square. On a CPU more are slower.
+MOST_ROWS = 512
 
 Text = tuple[int, ...]
 

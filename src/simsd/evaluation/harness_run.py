@@ -112,22 +112,25 @@ def run_tasks(
 
     num_fewshot, gen_kwargs: instead of the tasks' own. limit: the first questions of each. chat: use the chat template.
 
-    Raises: ConfigError where a task cannot be loaded.
+    Raises: ConfigError where a task cannot be loaded, or has fewer examples than are asked for.
     """
     model = SimsdLM(llm)
     evaluate: Any = simple_evaluate  # its decorator hides its signature from type checkers
-    found = evaluate(
-        model,
-        tasks=list(names),
-        num_fewshot=num_fewshot,
-        limit=limit,
-        apply_chat_template=chat,
-        fewshot_as_multiturn=chat,
-        gen_kwargs=dict(gen_kwargs or {}) or None,
-        task_manager=manager,
-        confirm_run_unsafe_code=unsafe,
-        bootstrap_iters=1000,
-    )
+    try:
+        found = evaluate(
+            model,
+            tasks=list(names),
+            num_fewshot=num_fewshot,
+            limit=limit,
+            apply_chat_template=chat,
+            fewshot_as_multiturn=chat,
+            gen_kwargs=dict(gen_kwargs or {}) or None,
+            task_manager=manager,
+            confirm_run_unsafe_code=unsafe,
+            bootstrap_iters=1000,
+        )
+    except AssertionError as error:  # how the harness says that there are too few examples
+        raise ConfigError(f"lm-evaluation-harness cannot run {', '.join(names)}: {error}") from error
     samples = [{"task": name, **sample} for name, logged in found.get("samples", {}).items() for sample in logged]
     results = [
         TaskResult(
