@@ -11,9 +11,9 @@ from simsd.benchmark import plots
 from simsd.benchmark.curves import figure
 from simsd.benchmark.recipes import RECIPES
 from simsd.benchmark.report import Report
-from simsd.benchmark.statistics import mcnemar
 from simsd.benchmark.summary import Row
 from simsd.benchmark.sweep import Sweep
+from simsd.evaluation.statistics import mcnemar
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"

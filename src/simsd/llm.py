@@ -22,17 +22,18 @@ from simsd.engine.options import DecodingOptions, SamplingParams, check_engine, 
 from simsd.engine.request import Sequence, Stats
 from simsd.engine.runner import Runner
 from simsd.engine.scheduler import Scheduler, count_for
+from simsd.engine.scoring import Score, Scorer
 from simsd.engine.trace import RoundTrace
 from simsd.errors import ConfigError, PromptError, SimsdError
 from simsd.models.config import ModelConfig
 from simsd.models.loader import LoadedModel, check_pair, load
-from simsd.models.prompts import plain, prompt_ids
+from simsd.models.prompts import plain, prompt_ids, token_ids
 from simsd.models.tokenizer import Tokenizer
 from simsd.progress import track
 
 Params = SamplingParams | Many["SamplingParams | None"] | None
 
-__all__ = ["LLM", "Completion", "Piece", "RoundTrace", "SamplingParams", "Stats", "Trajectory"]
+__all__ = ["LLM", "Completion", "Piece", "RoundTrace", "SamplingParams", "Score", "Stats", "Trajectory"]
 
 
 class LLM:
@@ -109,7 +110,9 @@ class LLM:
     def _set_up(self, given: DecodingOptions) -> None:
         self._given = given
         self.options = given.resolve(self._draft is not None)
-        self._warn_block_length()
+        for loaded in (self._target, self._draft):
+            if loaded is not None and (doubt := loaded.doubtful(self.options.block_length)):
+                warnings.warn(doubt, stacklevel=3)
         size = self.options.block_length
         # numbering the slots on (the ablation) uses positions one block further
         reach = self.config.max_position_embeddings - (0 if self.options.position_copy else size)
@@ -129,6 +132,7 @@ class LLM:
             max_num_seqs=self._max_num_seqs,
             trace=self._trace,
         )
+        self._scorer = Scorer(self._runner(self._target), self.max_model_len)
         self._count = 0
 
     def _runner(self, loaded: LoadedModel) -> Runner:
@@ -147,19 +151,6 @@ class LLM:
         if self.options.drafter == "self":
             return SelfDrafter()
         return LookupDrafter() if self.options.drafter == "lookup" else TrajectoryDrafter()
-
-    def _warn_block_length(self) -> None:
-        size = self.options.block_length
-        for loaded in (self._target, self._draft):
-            if loaded is not None and loaded.config.trained_block_lengths:
-                trained = loaded.config.trained_block_lengths
-                if size not in trained:
-                    lengths = ", ".join(map(str, trained))
-                    warnings.warn(
-                        f"{loaded.name} was trained for block length {lengths}, not {size}: expect worse text; "
-                        f"use block_length={trained[0]}",
-                        stacklevel=4,
-                    )
 
     # ------------------------------------------------------------------ what is known
     @property
@@ -286,6 +277,17 @@ class LLM:
             raise sequence.error
         completion = self._completion(prompt, sequence)
         yield Piece(completion.text[len(sent) :], completion.token_ids[given:], completion)
+
+    def score(self, context: Prompt, continuations: Many[Prompt]) -> list[Score]:
+        """How likely each continuation of `context` is, decoded from left to right (docs/how-to/evaluate.md).
+
+        Text or ids, empty ones too; each text is tokenised by itself. The context is computed once for all.
+
+        Raises: PromptError, NumericalError.
+        """
+        first = token_ids(context, "context", self.tokenizer, self.config)
+        rest = [token_ids(one, "continuation", self.tokenizer, self.config, special=False) for one in continuations]
+        return self._scorer.score(first, rest)
 
     def _complete(
         self,

@@ -8,8 +8,8 @@ from scipy.stats import binomtest
 
 from simsd.benchmark.cell import Cell
 from simsd.benchmark.sample import COUNTED, Sample, digest, growth
-from simsd.benchmark.statistics import wilson
 from simsd.benchmark.summary import Row, summarise
+from simsd.evaluation.statistics import wilson
 from simsd.llm import Stats
 from tests.benchmark.support import DYNAMIC, EXACT, NONE, sample
 

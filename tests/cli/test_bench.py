@@ -162,9 +162,9 @@ def test_prompts_of_a_file_and_of_a_task(tmp_path: Path, monkeypatch: pytest.Mon
         asked.append((name, limit))
         return ["What is 2 + 2?"] * (limit or 9)
 
-    stub = ModuleType("simsd.evaluation.harness")
+    stub = ModuleType("simsd.evaluation.harness_run")
     stub.task_prompts = task_prompts  # pyright: ignore[reportAttributeAccessIssue]
-    monkeypatch.setitem(sys.modules, "simsd.evaluation.harness", stub)
+    monkeypatch.setitem(sys.modules, "simsd.evaluation.harness_run", stub)
     file = tmp_path / "mine.jsonl"
     file.write_text('{"prompt": "one"}\n{"prompt": "two"}\n{"prompt": "three"}\n', "utf-8")
     small = ("bench", "--repeats", "1", "--max-tokens", "4", "--methods", "none", "--schedules", "static", "--json")

@@ -10,8 +10,8 @@ from itertools import groupby
 from typing import Any
 
 from simsd.benchmark.cell import SHORT, labels, shared
-from simsd.benchmark.statistics import Spread
 from simsd.benchmark.summary import Row
+from simsd.evaluation.statistics import Spread
 
 # Settings that say nothing.
 NEUTRAL = {"top_k": 0, "top_p": 1.0, "ignore_eos": False}

@@ -8,7 +8,7 @@ from typing import Any
 
 from simsd.benchmark.cell import Cell
 from simsd.benchmark.sample import Answer, Sample
-from simsd.benchmark.statistics import Spread, mcnemar, wilson
+from simsd.evaluation.statistics import Spread, mcnemar, wilson
 
 
 @dataclass(frozen=True)

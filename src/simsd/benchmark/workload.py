@@ -41,7 +41,9 @@ def load_items(names: Iterable[str | Path], limit: int | None = None) -> list[It
 
 def task_items(name: str, limit: int | None = None) -> list[Item]:
     """The prompts of a task of lm-evaluation-harness, as it would ask them. Raises ConfigError."""
-    from simsd.evaluation.harness import task_prompts
+    if find_spec("lm_eval") is None:
+        raise ConfigError("tasks need lm-evaluation-harness; run: pip install 'simsd[eval]'")
+    from simsd.evaluation.harness_run import task_prompts
 
     return [Item(prompt, source=name) for prompt in task_prompts(name, limit)]
 

@@ -37,6 +37,11 @@ def someone_types() -> bool:
     return sys.stdin is not None and sys.stdin.isatty()
 
 
+def watched() -> bool:
+    """True if standard error is a terminal, where progress can be shown."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
 def read_stdin(line: bool = False) -> str:
     """The rest of standard input, or its next line; "" at its end.
 

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-CONFIDENCE_95 = 1.959964
+Z95 = 1.959963984540054  # standard normal quantile of 0.975
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def wilson(share: float, count: int) -> tuple[float, float]:
     """The 95 % Wilson score interval of a share seen in `count` independent trials (Wilson 1927)."""
     if count < 1:
         return 0.0, 1.0
-    z = CONFIDENCE_95
+    z = Z95
     centre = share + z * z / (2 * count)
     reach = z * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
     scale = 1 + z * z / count
