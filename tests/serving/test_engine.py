@@ -270,7 +270,7 @@ def test_closing_finishes_what_is_there_and_takes_no_more() -> None:
 def test_closing_without_grace_ends_the_rest_with_an_error() -> None:
     it, llm = bench(slots=1), FakeLLM()
     begun = threading.Event()
-    clients = [client(llm, 10**9), client(llm)]
+    clients = [client(llm, 10**9), client(llm, 10**9)]
     clients[0].job.deliver = lambda update: (clients[0].updates.append(update), begun.set())  # type: ignore[assignment, func-returns-value]
     it.engine.submit([one.job for one in clients])
     it.engine.start()
