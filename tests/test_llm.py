@@ -183,8 +183,9 @@ def test_a_prompt_one_token_short_of_the_limit_gets_one_token(llm):
 def test_weights_that_are_not_numbers_raise_one_sentence(tmp_path):
     folder = write_checkpoint(tmp_path, **SIZES)
     broken = LLM(folder, dtype="float64", device="cpu")
+    target: Any = broken._target.model
     with torch.inference_mode():
-        broken._target.model.embedding[broken.tokenizer.encode("z")[0]] = math.nan
+        target.embedding[broken.tokenizer.encode("z")[0]] = math.nan
     with pytest.raises(NumericalError) as caught:
         broken.generate("fizz")
     one_sentence(caught.value, "not numbers")

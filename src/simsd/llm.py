@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from simsd.drafters.base import Drafter
@@ -16,14 +15,15 @@ from simsd.drafters.model import ModelDrafter
 from simsd.drafters.self import SelfDrafter
 from simsd.drafters.trajectory import Trajectory, TrajectoryDrafter, check_trajectory
 from simsd.engine.completion import Completion, Message, Piece, Prompt
-from simsd.engine.options import DecodingOptions, SamplingParams, check_engine, whole
+from simsd.engine.options import DecodingOptions, SamplingParams, check_engine, truth, whole
 from simsd.engine.request import Sequence, Stats
 from simsd.engine.runner import Runner
 from simsd.engine.scheduler import Scheduler, count_for
 from simsd.engine.trace import RoundTrace
 from simsd.errors import ConfigError, PromptError, SimsdError
 from simsd.models.config import ModelConfig
-from simsd.models.loader import LoadedModel, check_pair, load
+from simsd.models.loader import LoadedModel
+from simsd.models.pair import Source, open_pair
 from simsd.models.prompts import plain, prompt_ids
 from simsd.models.tokenizer import Tokenizer
 from simsd.progress import track
@@ -42,9 +42,9 @@ class LLM:
 
     def __init__(
         self,
-        model: str | Path | None = None,
+        model: Source | None = None,
         *,
-        draft_model: str | Path | None = None,
+        draft_model: Source | None = None,
         method: str | None = None,
         dtype: str = "auto",
         device: str = "auto",
@@ -53,17 +53,21 @@ class LLM:
         max_num_seqs: int = 16,
         max_model_len: int | None = None,
         trace: bool = False,
+        tokenizer: Any = None,
+        shifted_logits: bool = False,
         **options: Any,
     ) -> None:
         """Loads the checkpoints and checks the options.
 
-        model: a folder or a hub name; None is the embedded target (with the embedded draft model, if none is given).
+        model: a folder, a hub name, or a loaded transformers module; None is the embedded target (with the embedded
+            draft model, if none is given).
         draft_model: likewise; it must share the target's tokenizer.
         method: "none", "simsd", "exact", "exact-draft-order"; None is "exact" with a draft model, else "none".
         dtype: "auto", "float32", "bfloat16", "float64"; device: "auto", "cpu", "cuda", "cuda:1".
         block_length, mask_token_id: override the checkpoint's.
         max_num_seqs: most sequences decoded side by side. max_model_len: most tokens of prompt and answer.
         trace: keep what happened in every round.
+        tokenizer, shifted_logits: of a loaded module; `models.huggingface.wrap` says what they are.
 
         Raises: ModelError, PairError, ConfigError.
         """
@@ -74,13 +78,17 @@ class LLM:
         for name, value in (("block_length", block_length), ("mask_token_id", mask_token_id)):
             if value is not None:
                 whole(name, value, 0 if name == "mask_token_id" else 1)
-        if model is None or model == "tiny":
-            model, draft_model = "tiny", draft_model or "tiny-draft"
-        self._target = load(model, dtype, device, mask_token_id, block_length)
-        self._draft: LoadedModel | None = None
-        if draft_model is not None:
-            self._draft = load(draft_model, dtype, device, mask_token_id, self._target.config.block_length)
-            check_pair(self._target, self._draft)
+        truth("shifted_logits", shifted_logits)
+        self._target, self._draft = open_pair(
+            model,
+            draft_model,
+            dtype=dtype,
+            device=device,
+            block_length=block_length,
+            mask_token_id=mask_token_id,
+            tokenizer=tokenizer,
+            shifted_logits=shifted_logits,
+        )
         self._max_model_len = max_model_len
         self._max_num_seqs = max_num_seqs
         self._trace = trace
@@ -129,7 +137,7 @@ class LLM:
         )
         self._count = 0
 
-    def _runner(self, loaded: LoadedModel) -> Runner:
+    def _runner(self, loaded: LoadedModel[Any]) -> Runner:
         config = loaded.config
         mask_id = self._target.config.mask_token_id
         assert mask_id is not None
@@ -371,6 +379,7 @@ class LLM:
             steps=sequence.token_steps,
             logprobs=sequence.token_logprobs if sequence.params.logprobs else None,
             stats=sequence.stats,
+            stop_token_id=sequence.stop_token_id,
             trace=sequence.trace if self._trace else None,
             error=sequence.error,
         )
