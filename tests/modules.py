@@ -45,9 +45,10 @@ def filled(module: Any, seed: int = 0, noise: float = 0.0) -> Any:
 
 
 def whole_logits(module: Any, text: list[int], size: int, *, shifted: bool = False) -> Tensor:
-    """`[T, V]` of a text in blocks of `size`, in one forward; shifted: each row's logits are those of the row before."""
+    """`[T, V]` of a text in blocks of `size`, in one forward; shifted: each row has the logits of the row before."""
     at = torch.arange(len(text))
-    bias = torch.zeros(len(text), len(text), dtype=module.dtype).masked_fill(at[:, None] // size < at // size, -torch.inf)
+    later = at[:, None] // size < at // size
+    bias = torch.zeros(later.shape, dtype=module.dtype).masked_fill(later, -torch.inf)
     with torch.inference_mode():
         given = {"input_ids": torch.tensor([text]), "position_ids": at[None], "attention_mask": bias[None, None]}
         logits = module(**given, use_cache=False).logits[0]

@@ -14,7 +14,7 @@ from simsd.llm import LLM
 # What transformers builds from the generation config, and this function reads from there itself.
 _KNOWN_PROCESSORS = {"TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "InfNanRemoveLogitsProcessor"}
 _KNOWN_CRITERIA = {"MaxLengthCriteria", "EosTokenCriteria"}
-_PASSED_ON = {"attention_mask", "position_ids", "cache", "past_key_values", "use_cache", "logits_to_keep", "cache_position"}
+_PASSED_ON = {"attention_mask", "position_ids", "cache", "past_key_values", "use_cache", "logits_to_keep"}
 
 
 def generate(

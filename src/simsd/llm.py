@@ -21,7 +21,7 @@ from simsd.engine.runner import Runner
 from simsd.engine.scheduler import Scheduler, count_for
 from simsd.engine.trace import RoundTrace
 from simsd.errors import ConfigError, PromptError, SimsdError
-from simsd.models.config import ModelConfig
+from simsd.models.config import MOST_POSITIONS, ModelConfig
 from simsd.models.loader import LoadedModel
 from simsd.models.pair import Source, open_pair
 from simsd.models.prompts import plain, prompt_ids
@@ -72,9 +72,13 @@ class LLM:
         Raises: ModelError, PairError, ConfigError.
         """
         check_engine(options, max_num_seqs, max_model_len, trace)
-        # what does not depend on the checkpoint is checked before minutes are spent on loading it
+        # what does not depend on the checkpoint is checked before minutes are spent on loading it; how long its
+        # blocks are, it will say itself
         draft: DecodingOptions = DecodingOptions(method=method or "exact", **options)
-        draft.resolve(has_draft_model=True)
+        longest = (
+            MOST_POSITIONS if block_length is None else block_length
+        )  # the checkpoint will say how long a block is
+        replace(draft, block_length=longest).resolve(has_draft_model=True)
         for name, value in (("block_length", block_length), ("mask_token_id", mask_token_id)):
             if value is not None:
                 whole(name, value, 0 if name == "mask_token_id" else 1)

@@ -152,7 +152,7 @@ def _config(
     """What the engine needs to know, from the module's own configuration."""
     text = model.text
     if "sliding_attention" in (getattr(text, "layer_types", None) or ()):
-        raise ModelError(f"{text.model_type} has sliding-window layers; only full attention in every layer is supported.")
+        raise ModelError(f"{text.model_type} has sliding-window layers; only models of full attention are supported.")
     known = registry.FAMILIES.get(text.model_type)
     blocks = (block_length, *(getattr(text, key, None) for key in ("block_size", "block_length", "bd_size")))
     masks = (mask_token_id, getattr(text, "mask_token_id", None), getattr(tokenizer, "mask_token_id", None))
@@ -162,7 +162,8 @@ def _config(
         if value is None:
             raise ModelError(f"the configuration of {text.model_type} does not say its {what}; pass {what}=.")
     heads = text.num_attention_heads
-    eos = (getattr(model.module.generation_config, "eos_token_id", None), getattr(text, "eos_token_id", None))
+    generation = getattr(model.module, "generation_config", None)
+    eos = (getattr(generation, "eos_token_id", None), getattr(text, "eos_token_id", None))
     return ModelConfig(
         model_type=text.model_type,
         vocab_size=model.module.get_input_embeddings().weight.shape[0],  # type: ignore[union-attr, index]

@@ -33,7 +33,7 @@ def open_pair(
 
     Raises: ModelError, PairError, ConfigError.
     """
-    if model is None or isinstance(model, str) and model == "tiny":
+    if model is None or (isinstance(model, str) and model == "tiny"):
         model, draft_model = "tiny", "tiny-draft" if draft_model is None else draft_model
     loads = [source for source in (model, draft_model) if source is not None]
     modules = [source for source in loads if isinstance(source, torch.nn.Module)]
