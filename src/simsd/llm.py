@@ -75,9 +75,7 @@ class LLM:
         # what does not depend on the checkpoint is checked before minutes are spent on loading it; how long its
         # blocks are, it will say itself
         draft: DecodingOptions = DecodingOptions(method=method or "exact", **options)
-        longest = (
-            MOST_POSITIONS if block_length is None else block_length
-        )  # the checkpoint will say how long a block is
+        longest = MOST_POSITIONS if block_length is None else block_length
         replace(draft, block_length=longest).resolve(has_draft_model=True)
         for name, value in (("block_length", block_length), ("mask_token_id", mask_token_id)):
             if value is not None:

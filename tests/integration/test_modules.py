@@ -48,8 +48,9 @@ def ordinary(name: str, shifted: bool) -> LLM:
 @pytest.mark.parametrize("params", PARAMS, ids=str)
 def test_ordinary_decoding_is_the_textbooks(name: str, shifted: bool, params: dict[str, Any]):
     module = modules(name)[0]
-    rules = textbook.Rules(**{"denoising_steps": SIZE, "seed": 4} | params)
-    for length in (1, 4, 7):
+    given: dict[str, Any] = {"denoising_steps": SIZE, "seed": 4}
+    rules = textbook.Rules(**given | params)
+    for length in (1, 7):
         prompt = prompt_of(length, seed=length)
 
         def logits(text: list[int]) -> list[list[float]]:
@@ -69,8 +70,8 @@ def test_exact_is_ordinary_decoding(name: str, shifted: bool, speculation: dict[
         target, draft_model=draft, **GIVEN, shifted_logits=shifted, method="exact", max_num_seqs=3, **speculation
     )
     prompts = [prompt_of(n, n) for n in (3, 8, 1, 13)]
-    for params in PARAMS:
-        asked = [SamplingParams(max_tokens=(13, 5, 9, 14)[i], seed=i, **params) for i in range(4)]
+    for params in PARAMS[:2] if name == "qwen3" else PARAMS[2:]:
+        asked = [SamplingParams(max_tokens=(10, 5, 9, 3)[i], seed=i, **params) for i in range(4)]
         expected = ordinary(name, shifted).generate(prompts, asked)
         found = fast.generate(prompts, asked)
         assert [(c.token_ids, c.steps) for c in found] == [(c.token_ids, c.steps) for c in expected]

@@ -47,8 +47,8 @@ def gemma2() -> Any:
 
 
 def qwen3_moe() -> Any:
-    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
-    module = Qwen3MoeForCausalLM(Qwen3MoeConfig(**SIZES, **experts))
+    experts: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    module = Qwen3MoeForCausalLM(Qwen3MoeConfig(**SIZES | experts))
     module.set_experts_implementation("eager")  # its grouped product knows no float64
     return filled(module)
 
@@ -139,7 +139,7 @@ class Unplaced(Qwen3ForCausalLM):
 class OtherLogits(Qwen3ForCausalLM):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         found = super().forward(*args, **kwargs)
-        found.logits = found.logits * 2
+        found.logits = 2 * found.logits  # type: ignore[operator]
         return found
 
 

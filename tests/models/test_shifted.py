@@ -63,7 +63,8 @@ def test_a_paired_slot_follows_what_it_sees_at_the_position_before():
 
 def test_pending_blocks_are_followed_and_fill_up_rows_never():
     state = BlockState(torch.full((2, 4), MASK), torch.tensor([8, 12]), torch.tensor([0, 0]), MASK)
-    one = States(state.tokens[:, None], *[torch.zeros(2, 1, dtype=torch.long)] * 3, torch.ones(2, 1).bool(), MASK)
+    zero = torch.zeros(2, 1, dtype=torch.long)
+    one = States(state.tokens[:, None], zero, zero - 1, zero, zero == 0, MASK)
     layout = with_pending(
         unrolled(state, one), torch.ones(2, 2, 4, dtype=torch.long), torch.tensor([1, 2]), state.start
     )
