@@ -51,7 +51,8 @@ def test_answers_end_with_their_stop_id_and_are_filled_up(module: Any):
 
 def test_max_length_counts_the_prompt(module: Any):
     assert module.generate(IDS, max_length=11, **GIVEN).shape == (2, 11)
-    assert simsd.generate(module, IDS, generation_config=GenerationConfig(), **SIZES).shape == (2, 25)
+    config = GenerationConfig(max_length=12)
+    assert simsd.generate(module, IDS, generation_config=config, **SIZES).shape == (2, 12)
 
 
 def test_sampling_is_repeatable_and_differs_between_rows(module: Any):

@@ -21,13 +21,13 @@ _BLOCK_IN_NAME = re.compile(r"[-_]b(\d+)(?![a-z0-9])", re.IGNORECASE)
 class MoEConfig:
     """Sizes and routing of the layers that have experts; `moe.Router` says what the routing fields mean.
 
-    layers: the indexes of these layers; all others have one dense MLP.
+    sparse_layers: the indexes of these layers; all others have one dense MLP.
     """
 
     num_experts: int
     num_experts_per_tok: int
     moe_intermediate_size: int
-    layers: tuple[int, ...]
+    sparse_layers: tuple[int, ...]
     norm_topk_prob: bool = True
     score_function: str = "softmax"
     n_group: int = 1
@@ -65,7 +65,7 @@ class MoEConfig:
             num_experts=_int(raw["num_experts"]),
             num_experts_per_tok=_int(_get(raw, "num_experts_per_tok", 1)),
             moe_intermediate_size=_int(_get(raw, "moe_intermediate_size", raw["intermediate_size"])),
-            layers=tuple(i for i in range(num_hidden_layers) if i not in dense and (i + 1) % step == 0),
+            sparse_layers=tuple(i for i in range(num_hidden_layers) if i not in dense and (i + 1) % step == 0),
             norm_topk_prob=_kind(_get(raw, "norm_topk_prob", True), bool),
             score_function=_kind(_get(raw, "score_function", "softmax"), str),
             n_group=_int(_get(raw, "n_group", 1)),

@@ -75,6 +75,9 @@ class HuggingFaceModel:
             raise ModelError(
                 f"{type(module).__name__} takes no attention_mask, position_ids and cache; it cannot be run in blocks."
             )
+        self.heads: int = self.text.num_attention_heads
+        self.kv_heads: int = getattr(self.text, "num_key_value_heads", None) or self.heads
+        self.head_dim: int = getattr(self.text, "head_dim", None) or self.text.hidden_size // self.heads
 
     @property
     def dtype(self) -> torch.dtype:
@@ -85,11 +88,8 @@ class HuggingFaceModel:
         return self.module.device
 
     def make_cache(self, sequences: int, capacity: int) -> KVCache:
-        heads = self.text.num_attention_heads
-        kv_heads = getattr(self.text, "num_key_value_heads", None) or heads
-        head_dim = getattr(self.text, "head_dim", None) or self.text.hidden_size // heads
         layers = self.text.num_hidden_layers
-        return KVCache(layers, sequences, kv_heads, capacity, head_dim, self.dtype, self.device)
+        return KVCache(layers, sequences, self.kv_heads, capacity, self.head_dim, self.dtype, self.device)
 
     def forward(
         self, ids: Tensor, positions: Tensor, bias: Tensor | None, cache: KVCache, slots: int | Tensor, length: int
@@ -161,7 +161,6 @@ def _config(
     for what, value in (("block_length", size), ("mask_token_id", mask)):
         if value is None:
             raise ModelError(f"the configuration of {text.model_type} does not say its {what}; pass {what}=.")
-    heads = text.num_attention_heads
     generation = getattr(model.module, "generation_config", None)
     eos = (getattr(generation, "eos_token_id", None), getattr(text, "eos_token_id", None))
     return ModelConfig(
@@ -170,9 +169,9 @@ def _config(
         hidden_size=text.hidden_size,
         intermediate_size=getattr(text, "intermediate_size", None) or text.hidden_size,
         num_hidden_layers=text.num_hidden_layers,
-        num_attention_heads=heads,
-        num_key_value_heads=getattr(text, "num_key_value_heads", None) or heads,
-        head_dim=getattr(text, "head_dim", None) or text.hidden_size // heads,
+        num_attention_heads=model.heads,
+        num_key_value_heads=model.kv_heads,
+        head_dim=model.head_dim,
         max_position_embeddings=text.max_position_embeddings,
         block_length=size,
         mask_token_id=mask,

@@ -72,7 +72,7 @@ class Parts:
 
     def mlp(self, prefix: str, config: ModelConfig, layer: int) -> SwiGLU | MixtureOfExperts:
         """The MLP of a layer: dense, or a mixture of experts where the configuration says so."""
-        if config.moe is not None and layer in config.moe.layers:
+        if config.moe is not None and layer in config.moe.sparse_layers:
             return self.mixture(prefix, config.moe)
         return self.swiglu(prefix)
 
@@ -93,7 +93,7 @@ def swiglu_shapes(prefix: str, hidden: int, inner: int) -> Shapes:
 def mlp_shapes(prefix: str, config: ModelConfig, layer: int) -> Shapes:
     """The weights of a layer's MLP. A sigmoid router has a bias for each expert, a softmax router none."""
     moe, hidden = config.moe, config.hidden_size
-    if moe is None or layer not in moe.layers:
+    if moe is None or layer not in moe.sparse_layers:
         return swiglu_shapes(prefix, hidden, config.intermediate_size)
     shapes: Shapes = {f"{prefix}.gate.weight": (moe.num_experts, hidden)}
     if moe.score_function == "sigmoid":
