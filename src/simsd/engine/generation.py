@@ -81,6 +81,7 @@ class Generation:
             steps=sequence.token_steps,
             logprobs=sequence.token_logprobs if sequence.params.logprobs else None,
             stats=sequence.stats,
+            stop_token_id=sequence.stop_token_id,
             trace=sequence.trace if self._trace else None,
             error=sequence.error,
         )

@@ -234,6 +234,12 @@ class Sequence:
         return self.logprobs[self._tail + begin : self._tail + end]
 
     @property
+    def stop_token_id(self) -> int | None:
+        """The id behind `token_ids` that ended them; None where something else did."""
+        at = len(self.prompt_ids) + len(self.token_ids)
+        return self.text_ids[at] if self.finish_reason == "stop" and self.text_end is None else None
+
+    @property
     def token_steps(self) -> list[int]:
         """The reveal step of each of `token_ids` inside its block."""
         return self.steps_of(0, len(self.token_ids))
