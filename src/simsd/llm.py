@@ -10,12 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from simsd.drafters.base import Drafter
 from simsd.drafters.lookup import LookupDrafter
 from simsd.drafters.model import ModelDrafter
 from simsd.drafters.self import SelfDrafter
 from simsd.drafters.trajectory import Trajectory, TrajectoryDrafter, check_trajectory
+from simsd.engine.auto import Auto
 from simsd.engine.completion import Completion, Message, Piece, Prompt
+from simsd.engine.costs import CostTable
+from simsd.engine.costs import measure as measure_costs
 from simsd.engine.options import DecodingOptions, SamplingParams, check_engine, whole
 from simsd.engine.request import Sequence, Stats
 from simsd.engine.runner import Runner
@@ -84,6 +89,7 @@ class LLM:
         self._max_model_len = max_model_len
         self._max_num_seqs = max_num_seqs
         self._trace = trace
+        self._costs: dict[tuple[int, int], CostTable] = {}
         method = method or ("exact" if self._draft is not None else "none")
         self._set_up(replace(draft, method=method, block_length=self._target.config.block_length or 4))
 
@@ -93,7 +99,7 @@ class LLM:
         Raises: ConfigError.
         """
         other = object.__new__(LLM)
-        other._target, other._draft = self._target, self._draft
+        other._target, other._draft, other._costs = self._target, self._draft, self._costs
         other._trace = changes.pop("trace", self._trace)
         other._max_num_seqs = changes.pop("max_num_seqs", self._max_num_seqs)
         other._max_model_len = changes.pop("max_model_len", self._max_model_len)
@@ -126,8 +132,20 @@ class LLM:
             decode=self.tokenizer.decode,
             max_num_seqs=self._max_num_seqs,
             trace=self._trace,
+            auto=Auto(self._cost_table, self.options.block_length) if self.options.adaptive else None,
         )
         self._count = 0
+
+    def _cost_table(self) -> CostTable:
+        """Measured once for all `LLM`s on these weights, for each number of threads."""
+        size = self.options.block_length
+        key = (torch.get_num_threads(), size)
+        if key not in self._costs:
+            mask_id = self._target.config.mask_token_id
+            assert mask_id is not None
+            reach = self.config.max_position_embeddings
+            self._costs[key] = measure_costs(self._target.model, mask_id, size, reach)
+        return self._costs[key]
 
     def _runner(self, loaded: LoadedModel) -> Runner:
         config = loaded.config
