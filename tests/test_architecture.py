@@ -26,7 +26,8 @@ ALLOWED = {
     "__init__": {"errors", "llm"},
     "tracing": {"engine", "errors", "llm"},
     "evaluation": {"errors", "llm", "progress"},
-    "cli": {"", "engine", "errors", "evaluation", "llm", "models", "progress", "tracing"},
+    "benchmark": {"", "engine", "errors", "evaluation", "llm", "models", "progress"},
+    "cli": {"", "benchmark", "engine", "errors", "evaluation", "llm", "models", "progress", "tracing"},
 }
 
 
@@ -80,7 +81,7 @@ def test_public_names_are_there() -> None:
         _ = simsd.LLm
 
 
-@pytest.mark.parametrize("file", python_files("src", "tests", "training"), ids=lambda file: file.name)
+@pytest.mark.parametrize("file", python_files("src", "tests", "training", "benchmarks"), ids=lambda file: file.name)
 def test_file_has_one_subject(file: Path) -> None:
     assert len(file.read_text("utf-8").splitlines()) <= 400
 
@@ -89,7 +90,11 @@ def test_repository_names_no_place_on_a_machine() -> None:
     place = re.compile(r"(?<![\w.~/-])/(?:home|root|work|Users)/\w")
     unfinished = re.compile("TO" + "DO|FIX" + "ME")
     suffixes = {".py", ".md", ".toml", ".yml", ".yaml", ".html", ".js", ".css", ".txt", ".svg"}
-    files = [file for folder in ("src", "tests", "training", "docs", ".ci") for file in (ROOT / folder).rglob("*")]
+    files = [
+        file
+        for folder in ("src", "tests", "training", "benchmarks", "docs", ".ci")
+        for file in (ROOT / folder).rglob("*")
+    ]
     files += ROOT.glob("*.*")
     for file in files:
         if file.suffix in suffixes and file.is_file():

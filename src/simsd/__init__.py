@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from simsd.errors import ConfigError, ModelError, NumericalError, PairError, PromptError, SimsdError
-    from simsd.llm import LLM, Completion, Piece, SamplingParams, Stats
+    from simsd.llm import LLM, Completion, Piece, SamplingParams, Score, Stats
 
 __version__ = "0.1.0"
 
@@ -26,6 +26,7 @@ __all__ = [
     "Piece",
     "PromptError",
     "SamplingParams",
+    "Score",
     "SimsdError",
     "Stats",
     "__version__",

@@ -25,17 +25,18 @@ from simsd.engine.options import DecodingOptions, SamplingParams, check_engine, 
 from simsd.engine.request import Sequence, Stats
 from simsd.engine.runner import Runner
 from simsd.engine.scheduler import Scheduler, count_for
+from simsd.engine.scoring import Score, Scorer
 from simsd.engine.trace import RoundTrace
 from simsd.errors import ConfigError, PromptError, SimsdError
 from simsd.models.config import ModelConfig
 from simsd.models.loader import LoadedModel, check_pair, load
-from simsd.models.prompts import plain, prompt_ids
+from simsd.models.prompts import plain, prompt_ids, token_ids
 from simsd.models.tokenizer import Tokenizer
 from simsd.progress import track
 
 Params = SamplingParams | Many["SamplingParams | None"] | None
 
-__all__ = ["LLM", "Completion", "Piece", "RoundTrace", "SamplingParams", "Stats", "Trajectory"]
+__all__ = ["LLM", "Completion", "Piece", "RoundTrace", "SamplingParams", "Score", "Stats", "Trajectory"]
 
 
 class LLM:
@@ -113,7 +114,9 @@ class LLM:
     def _set_up(self, given: DecodingOptions) -> None:
         self._given = given
         self.options = given.resolve(self._draft is not None)
-        self._warn_block_length()
+        for loaded in (self._target, self._draft):
+            if loaded is not None and (doubt := loaded.doubtful(self.options.block_length)):
+                warnings.warn(doubt, stacklevel=3)
         size = self.options.block_length
         # numbering the slots on (the ablation) uses positions one block further
         reach = self.config.max_position_embeddings - (0 if self.options.position_copy else size)
@@ -134,6 +137,7 @@ class LLM:
             trace=self._trace,
             auto=Auto(self._cost_table, self.options.block_length) if self.options.adaptive else None,
         )
+        self._scorer = Scorer(self._runner(self._target), self.max_model_len)
         self._count = 0
 
     def _cost_table(self) -> CostTable:
@@ -164,19 +168,6 @@ class LLM:
             return SelfDrafter()
         return LookupDrafter() if self.options.drafter == "lookup" else TrajectoryDrafter()
 
-    def _warn_block_length(self) -> None:
-        size = self.options.block_length
-        for loaded in (self._target, self._draft):
-            if loaded is not None and loaded.config.trained_block_lengths:
-                trained = loaded.config.trained_block_lengths
-                if size not in trained:
-                    lengths = ", ".join(map(str, trained))
-                    warnings.warn(
-                        f"{loaded.name} was trained for block length {lengths}, not {size}: expect worse text; "
-                        f"use block_length={trained[0]}",
-                        stacklevel=4,
-                    )
-
     # ------------------------------------------------------------------ what is known
     @property
     def tokenizer(self) -> Tokenizer:
@@ -187,11 +178,23 @@ class LLM:
         return self._target.config
 
     @property
+    def device(self) -> torch.device:
+        """Where the target runs."""
+        return self._target.model.device
+
+    @property
     def totals(self) -> Stats:
         """What all requests came to so far, copied: a round counts once, whatever its batch; `seconds` is busy time."""
         with self._scheduler.lock:
             totals = self._scheduler.totals
             return replace(totals, acceptance_histogram=[*totals.acceptance_histogram])
+
+    @property
+    def loaded(self) -> dict[str, str | None]:
+        """Names of the target ("model") and of the draft model (None without one), and the target's dtype."""
+        draft = self._draft.name if self._draft else None
+        dtype = str(self._target.model.dtype).removeprefix("torch.")
+        return {"model": self._target.name, "draft_model": draft, "dtype": dtype}
 
     @property
     def embedded(self) -> bool:
@@ -290,6 +293,17 @@ class LLM:
             raise sequence.error
         completion = self._completion(prompt, sequence)
         yield Piece(completion.text[len(sent) :], completion.token_ids[given:], completion)
+
+    def score(self, context: Prompt, continuations: Many[Prompt]) -> list[Score]:
+        """How likely each continuation of `context` is, decoded from left to right (docs/how-to/evaluate.md).
+
+        Text or ids, empty ones too; each text is tokenised by itself. The context is computed once for all.
+
+        Raises: PromptError, NumericalError.
+        """
+        first = token_ids(context, "context", self.tokenizer, self.config)
+        rest = [token_ids(one, "continuation", self.tokenizer, self.config, special=False) for one in continuations]
+        return self._scorer.score(first, rest)
 
     def _complete(
         self,

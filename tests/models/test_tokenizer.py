@@ -95,6 +95,13 @@ def test_template_errors_are_the_users_and_say_why():
         BYTES.apply_chat_template([])
 
 
+def test_a_conversation_may_end_in_an_answer_that_goes_on(tmp_path: Path):
+    tokenizer = Tokenizer.from_folder(random_checkpoint(tmp_path), MASK_ID)
+    assert tokenizer.render_chat(MESSAGES) == PROMPT
+    begun = tokenizer.render_chat([*MESSAGES, {"role": "assistant", "content": "Well, 3"}], go_on=True)
+    assert begun == PROMPT + "Well, 3"
+
+
 def test_folder_without_tokenizer_or_with_a_broken_one(tmp_path: Path):
     folder = random_checkpoint(tmp_path)
     (folder / "tokenizer.json").write_text("{}")

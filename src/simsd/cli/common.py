@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simsd.errors import PromptError, SimsdError
+from simsd.errors import ConfigError, PromptError, SimsdError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -34,6 +35,11 @@ def make_llm(options: Decoding, **more: Any) -> LLM:
 def someone_types() -> bool:
     """True if standard input is a terminal; a process may also have been started without any."""
     return sys.stdin is not None and sys.stdin.isatty()
+
+
+def watched() -> bool:
+    """True if standard error is a terminal, where progress can be shown."""
+    return sys.stderr is not None and sys.stderr.isatty()
 
 
 def read_stdin(line: bool = False) -> str:
@@ -103,6 +109,25 @@ def print_json(value: Any, indent: int | None = 2) -> None:
     if not encoding.lower().startswith("utf"):
         text = json.dumps(value, indent=indent)
     typer.echo(text)
+
+
+def check_place(flag: str, file: Path | None) -> None:
+    """Refuses a file that cannot be written, before the work that may take long. Raises ConfigError."""
+    if file is None:
+        return
+    folder = file.absolute().parent
+    if not folder.is_dir():
+        raise ConfigError(f"{flag} is {str(file)!r}, but there is no folder {str(folder)!r}; create it.")
+    if file.is_dir():
+        raise ConfigError(f"{flag} is {str(file)!r}, which is a folder; name a file in it.")
+
+
+def write(file: Path, text: str) -> None:
+    """Raises ConfigError where the file cannot be written."""
+    try:
+        file.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be written ({error.strerror}); choose another file.") from error
 
 
 def completion_json(completion: Completion) -> dict[str, Any]:

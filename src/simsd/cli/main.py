@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from simsd import __version__
-from simsd.cli import chat, demo, generate, models, trace
+from simsd.cli import bench, chat, demo, eval, generate, models, sweep, trace
 from simsd.cli.errors import INTERRUPTED, USER_ERROR, close_quietly, guarded, report_text
 
 app = typer.Typer(
@@ -22,8 +22,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (demo.demo, generate.generate, chat.chat, trace.trace, models.models):
+for _command in (demo.demo, generate.generate, chat.chat, trace.trace, bench.bench, sweep.sweep, models.models):
     app.command()(guarded(_command))
+app.command("eval")(guarded(eval.evaluate))
 
 
 def _version(asked: bool) -> None:

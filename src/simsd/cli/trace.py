@@ -10,7 +10,6 @@ import typer
 from simsd.cli import common
 from simsd.cli.common import AsJson, Raw
 from simsd.cli.options import Decoding, decoding_options
-from simsd.errors import ConfigError
 
 if TYPE_CHECKING:
     from simsd.llm import LLM
@@ -28,8 +27,7 @@ def trace(
     as_json: AsJson = False,
 ) -> None:
     """Show what each round drafted, accepted, rejected and corrected."""
-    if html is not None:
-        _check_folder(html)
+    common.check_place("--html", html)
     common.check_text(prompt)
     params = options.sampling_params()
     with common.loading("Loading the model"):
@@ -42,7 +40,7 @@ def trace(
     if html is not None:
         from simsd.tracing.page import page
 
-        _write(html, page(found))
+        common.write(html, page(found))
         typer.echo(f"wrote {html} ({len(found['rounds'])} rounds)", err=True)
     if as_json:
         common.print_json(found, indent=None)
@@ -60,19 +58,3 @@ def _shown_options(llm: LLM) -> dict[str, Any]:
         names += ["drafter", "states"]
     values = {name: getattr(llm.options, name, None) for name in names}
     return {name: value for name, value in values.items() if value is not None}
-
-
-def _check_folder(file: Path) -> None:
-    """Before the decoding, which may take long."""
-    folder = file.absolute().parent
-    if not folder.is_dir():
-        raise ConfigError(f"--html is {str(file)!r}, but there is no folder {str(folder)!r}; create it.")
-    if file.is_dir():
-        raise ConfigError(f"--html is {str(file)!r}, which is a folder; name a file in it.")
-
-
-def _write(file: Path, text: str) -> None:
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be written ({error.strerror}); choose another file.") from error

@@ -76,17 +76,20 @@ class Runner:
         logits[..., self.mask_id] = -torch.inf
         return logits
 
-    def prefill(self, slot: int, ids: Sequence[int]) -> None:
-        """Stores the K/V of whole blocks of text for a new sequence, in pieces of bounded size.
+    def prefill(self, slot: int, ids: Sequence[int], stored: int = 0) -> None:
+        """Stores the K/V of whole blocks of text, in pieces of bounded size: a new sequence's, or further text of one
+        that has `stored` tokens already.
 
-        Its place is emptied first: an earlier sequence may have left what is not a number there, and even a slot that
-        the mask hides enters the product with weight 0.
+        A new one's place is emptied first: an earlier sequence may have left what is not a number there, and even a
+        slot that the mask hides enters the product with weight 0.
         """
-        self.reserve(slot + 1, len(ids) + 1)
-        self.cache.clear(slot)
+        end = stored + len(ids)
+        self.reserve(slot + 1, end + 1)
+        if stored == 0:
+            self.cache.clear(slot)
         piece = max(PREFILL_ROWS // self.block_length, 1) * self.block_length
-        for begin in range(0, len(ids), piece):
-            part = torch.tensor([ids[begin : begin + piece]], device=self.model.device)
+        for begin in range(stored, end, piece):
+            part = torch.tensor([ids[begin - stored : begin - stored + piece]], device=self.model.device)
             layout = block_causal(part, torch.tensor([begin], device=part.device), self.block_length)
             self.hidden(layout, [begin], [0], first=slot)
 

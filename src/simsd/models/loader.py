@@ -37,6 +37,17 @@ class LoadedModel:
     tokenizer: Tokenizer
     name: str
 
+    def doubtful(self, block_length: int) -> str | None:
+        """Why text of this block length would be worse than it could be; None where nothing speaks against it."""
+        trained = self.config.trained_block_lengths
+        if not trained or block_length in trained:
+            return None
+        lengths = ", ".join(map(str, trained))
+        return (
+            f"{self.name} was trained for block length {lengths}, not {block_length}: expect worse text; "
+            f"use block_length={trained[0]}"
+        )
+
 
 def load(
     model: str | Path,

@@ -19,20 +19,29 @@ def plain(value: Any, what: str) -> Any:
     return value
 
 
+def token_ids(text: Any, what: str, tokenizer: Tokenizer, config: ModelConfig, *, special: bool = True) -> list[int]:
+    """The ids of one text, or of ids, checked; it may be empty. special: add the tokenizer's own special tokens.
+
+    Raises: PromptError where it holds MASK, or ids that are not in the vocabulary; `what` is its name there.
+    """
+    text = plain(text, what)
+    ids = tokenizer.encode(text, add_special_tokens=special) if isinstance(text, str) else list(text)
+    for token in ids:
+        if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < config.vocab_size:
+            raise PromptError(f"token id {token!r} is not in the vocabulary 0..{config.vocab_size - 1}")
+    if config.mask_token_id in ids:
+        raise PromptError(f"the {what} holds the MASK token (id {config.mask_token_id}); remove it")
+    return ids
+
+
 def prompt_ids(prompt: Any, tokenizer: Tokenizer, config: ModelConfig, max_model_len: int) -> list[int]:
     """The ids of one prompt.
 
     Raises: PromptError where it is empty, too long, holds MASK, or ids that are not in the vocabulary.
     """
-    prompt = plain(prompt, "prompt")
-    ids = tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+    ids = token_ids(prompt, "prompt", tokenizer, config)
     if not ids:
         raise PromptError("the prompt is empty; give at least one token")
-    for token in ids:
-        if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < config.vocab_size:
-            raise PromptError(f"token id {token!r} is not in the vocabulary 0..{config.vocab_size - 1}")
-    if config.mask_token_id in ids:
-        raise PromptError(f"the prompt holds the MASK token (id {config.mask_token_id}); remove it")
     if len(ids) >= max_model_len:
         raise PromptError(
             f"the prompt has {len(ids)} tokens, but prompt and answer together may have {max_model_len}; "

@@ -100,17 +100,21 @@ class Tokenizer:
             ModelError: the checkpoint has no chat template.
             PromptError: the template refuses these messages.
         """
+        return self.encode(self.render_chat(messages, **variables), add_special_tokens=False)
+
+    def render_chat(self, messages: Sequence[Mapping[str, Any]], *, go_on: bool = False, **variables: Any) -> str:
+        """The text of a conversation, special tokens written out, ready for the assistant's answer; with `go_on` the
+        last message is the answer's beginning, and stays open. Arguments and errors as in `apply_chat_template`.
+        """
         if not messages:
             raise PromptError("the conversation is empty; give at least one message.")
         renderer = self._renderer
+        variables |= {"add_generation_prompt": not go_on, "continue_final_message": go_on}
         try:
-            text = renderer.apply_chat_template(
-                [dict(message) for message in messages], tokenize=False, add_generation_prompt=True, **variables
-            )
+            return str(renderer.apply_chat_template([dict(one) for one in messages], tokenize=False, **variables))
         except Exception as error:  # the template is foreign code: it may raise anything
             reason = str(error) or type(error).__name__
             raise PromptError(f"the chat template of {self.name} does not take these messages: {reason}.") from error
-        return self.encode(str(text), add_special_tokens=False)
 
     @functools.cached_property
     def _renderer(self) -> Any:

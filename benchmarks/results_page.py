@@ -1,0 +1,187 @@
+"""docs/results.md from the committed figures: tables, plots, and the sentences that the figures bear out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from simsd.benchmark import plots
+from simsd.benchmark.curves import figure
+from simsd.benchmark.recipes import RECIPES
+from simsd.benchmark.report import Report
+from simsd.benchmark.summary import Row
+from simsd.benchmark.sweep import Sweep
+from simsd.evaluation.statistics import mcnemar
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+ASSETS = ROOT / "docs" / "assets" / "results"
+PAGE = ROOT / "docs" / "results.md"
+TEMPLATE = ROOT / "benchmarks" / "results.md.in"
+SUITES = ("math", "code", "trivia", "choice", "chat")
+METHODS = ("none", "simsd", "exact-draft-order", "exact")
+SCHEDULES = {"low_confidence_static": "static", "low_confidence_dynamic": "dynamic"}
+
+Text = dict[str, Any]
+
+
+def read(name: str) -> dict[str, Any]:
+    return json.loads((RESULTS / f"{name}.json").read_text("utf-8"))
+
+
+def sweep(name: str) -> Sweep:
+    """A committed ablation."""
+    data = read(f"sweep-{name}")
+    report = Report.from_dict(data)
+    return Sweep.of(RECIPES[name], data["values"], {"block_length": report.about["block_length"]}, 0.0, report)
+
+
+def draw() -> None:
+    """The plots, from the committed figures."""
+    ASSETS.mkdir(parents=True, exist_ok=True)
+    for name in RECIPES:
+        plots.save(figure(sweep(name)), ASSETS / name)
+    rows = Report.from_dict(read("speed")).rows
+    short = [row for row in rows if row.cell.block_length == 4 and row.cell.temperature == 0]
+    plots.save(plots.speed(short), ASSETS / "speed")
+    plots.save(plots.tokens_per_forward(short), ASSETS / "forward")
+
+
+# ---------------------------------------------------------------------- tables
+def table(head: Sequence[str], lines: Sequence[Sequence[str]], left: int) -> str:
+    """Markdown; the first `left` columns hold words, the others numbers."""
+    rule = ["---" if at < left else "---:" for at in range(len(head))]
+    return "\n".join(f"| {' | '.join(line)} |" for line in [head, rule, *lines])
+
+
+def percent(share: float | None, digits: int = 0) -> str:
+    return "-" if share is None else f"{share:.{digits}%}"
+
+
+def p_value(p: float | None) -> str:
+    return "-" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def speed_table(rows: Sequence[Row], temperature: float) -> str:
+    """Costs and gains of every cell at one temperature."""
+    lines = [
+        [
+            str(row.cell.block_length),
+            SCHEDULES[row.cell.schedule],
+            f"`{row.cell.method}`",
+            f"{row.tokens_per_forward:.2f}",
+            f"{row.query_tokens_per_forward:.1f}",
+            percent(row.acceptance_rate),
+            f"{row.ratio_to_static.median:.2f}",
+            f"{row.ratio_to_static.low:.2f}-{row.ratio_to_static.high:.2f}",
+            f"{row.ratio_to_schedule.median:.2f}",
+        ]
+        for row in rows
+        if row.cell.temperature == temperature
+    ]
+    head = ["B", "schedule", "method", "tokens per forward", "rows per forward", "accepted", "x static", "quartiles"]
+    return table([*head, "x same schedule"], lines, 3)
+
+
+def text_table(cells: Sequence[Text], places: dict[str, tuple[int, str, str, float]], temperature: float) -> str:
+    """Accuracy and agreement of every cell at one temperature, all suites together."""
+    lines = []
+    for cell in cells:
+        length, schedule, method, warm = places[cell["cell"]]
+        if warm != temperature:
+            continue
+        low, high = cell["accuracy_interval"]
+        own = method == "none"
+        lines.append(
+            [
+                str(length),
+                SCHEDULES[schedule],
+                f"`{method}`",
+                percent(cell["accuracy"], 1),
+                f"{100 * low:.1f}-{100 * high:.1f}",
+                percent(cell["same_text"], 1),
+                "-" if own else str(cell["lost"]),
+                "-" if own else str(cell["gained"]),
+                "-" if own else p_value(cell["p_value"]),
+            ]
+        )
+    return table(["B", "schedule", "method", "right", "95 %", "same text", "lost", "gained", "p"], lines, 3)
+
+
+def suite_table(suites: dict[str, list[Text]], places: dict[str, tuple[int, str, str, float]]) -> str:
+    """Accuracy of each suite, greedy, at block length 4."""
+    lines = []
+    for schedule in SCHEDULES:
+        for method in METHODS:
+            key = next(key for key, place in places.items() if place == (4, schedule, method, 0.0))
+            found = [next(cell for cell in suites[name] if cell["cell"] == key) for name in SUITES]
+            shares = [
+                f"{percent(c['accuracy'])} ({'-'.join(f'{100 * b:.0f}' for b in c['accuracy_interval'])})"
+                for c in found
+            ]
+            lines.append([SCHEDULES[schedule], f"`{method}`", *shares])
+    head = [f"{name} ({suites[name][0]['prompts']})" for name in SUITES]
+    return table(["schedule", "method", *head], lines, 2)
+
+
+def sweep_table(name: str) -> str:
+    """The table of an ablation, as `simsd sweep` prints it."""
+    return sweep(name).markdown_table()
+
+
+# ---------------------------------------------------------------------- sentences
+def against_ordinary(cells: Sequence[Text], places: dict[str, tuple[int, str, str, float]], method: str) -> str:
+    """What a method's text lost against ordinary decoding, over all greedy cells."""
+    mine = [cell for cell in cells if places[cell["cell"]][2] == method and places[cell["cell"]][3] == 0]
+    lost, gained = sum(cell["lost"] for cell in mine), sum(cell["gained"] for cell in mine)
+    pairs = sum(cell["prompts"] for cell in mine)
+    same = sum(cell["same_text"] * cell["prompts"] for cell in mine) / pairs
+    return (
+        f"`{method}`: {percent(same, 1)} of {pairs} texts are ordinary decoding's; {lost} answers lost and "
+        f"{gained} gained (p {p_value(mcnemar(lost, gained))})"
+    )
+
+
+def render() -> str:
+    """The page."""
+    speed, text = Report.from_dict(read("speed")), read("text")
+    rows = speed.rows
+    places = {
+        row.cell.key: (row.cell.block_length or 0, row.cell.schedule, row.cell.method, row.cell.temperature)
+        for row in rows
+    }
+    cells = text["all"]
+    parts: dict[str, str | Callable[[], str]] = {
+        "speed_facts": facts(speed.about, rows[0].prompts),
+        "text_facts": facts(text["about"], cells[0]["prompts"]),
+        "speed_greedy": speed_table(rows, 0.0),
+        "speed_sampled": speed_table(rows, 1.0),
+        "text_greedy": text_table(cells, places, 0.0),
+        "text_sampled": text_table(cells, places, 1.0),
+        "suites": suite_table(text["suites"], places),
+        "agreement": "\n".join(f"- {against_ordinary(cells, places, method)}" for method in METHODS[1:]),
+        **{f"sweep_{name.replace('-', '_')}": sweep_table(name) for name in RECIPES},
+    }
+    page = TEMPLATE.read_text("utf-8")
+    for name, value in parts.items():
+        page = page.replace("{{ " + name + " }}", str(value))
+    if "{{" in page:
+        raise ValueError(f"results.md.in names a part that is not made: {page[page.index('{{') :][:60]}")
+    return page
+
+
+def facts(about: dict[str, Any], prompts: int) -> str:
+    settings = about["settings"]
+    repeats = settings["repeats"]
+    return (
+        f"{prompts} questions, {repeats} repeat{'s' * (repeats != 1)}, batch {settings['batch_size']}, "
+        f"at most {settings['max_tokens']} tokens, {about['dtype']}, {about['threads']} CPU thread"
+        f"{'s' * (about['threads'] != 1)}, torch {about['torch']}, simsd {about['simsd']}"
+    )
+
+
+def write_page() -> None:
+    draw()
+    PAGE.write_text(render(), "utf-8")

@@ -1,0 +1,1 @@
+"""What each way to decode costs and gains: matrices of runs, ablations, and their reports."""

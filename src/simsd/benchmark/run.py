@@ -1,0 +1,75 @@
+"""A whole run: what it is, its measurement, and its report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from simsd import __version__
+from simsd.benchmark.cell import Cell, check
+from simsd.benchmark.device import device_name
+from simsd.benchmark.journal import Journal
+from simsd.benchmark.measure import Settings, count, groups, measure
+from simsd.benchmark.report import Report
+from simsd.benchmark.summary import summarise
+from simsd.benchmark.workload import Item, fingerprint
+from simsd.llm import LLM
+from simsd.progress import track
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C in a run that had measured `done` of `total` samples."""
+
+    def __init__(self, done: int, total: int) -> None:
+        super().__init__(f"interrupted after {done} of {total} samples")
+        self.done, self.total = done, total
+
+
+def run(
+    llm: LLM,
+    cells: Sequence[Cell],
+    items: Sequence[Item],
+    settings: Settings,
+    *,
+    path: Path | None = None,
+    restart: bool = False,
+    progress: bool = False,
+) -> Report:
+    """Measures all cells on all items and reports them.
+
+    path: keeps the samples there, and goes on with those that it holds; restart: not with those.
+    Raises ConfigError before anything is measured; PromptError; Interrupted.
+    """
+    check(cells, llm.loaded["draft_model"] is not None, llm.options.block_length)
+    what = identity(llm, cells, items, settings)
+    journal = Journal(path, what, restart=restart)
+    total = count(cells, items, settings)
+    try:
+        with track("Measuring", total, progress) as advance:
+            measure(llm, cells, items, settings, journal, advance)
+    except KeyboardInterrupt as stop:
+        raise Interrupted(len(journal.samples), total) from stop
+    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    rows = summarise(cells, journal.samples, len(groups(len(items), settings.batch_size)))
+    return Report({**what, "resumed": journal.resumed, "date": now}, rows)
+
+
+def identity(llm: LLM, cells: Sequence[Cell], items: Sequence[Item], settings: Settings) -> dict[str, Any]:
+    """Everything that makes samples comparable, as JSON: a run goes on only where all of it is the same."""
+    return {
+        "simsd": __version__,
+        "torch": torch.__version__,
+        **llm.loaded,
+        "device": device_name(llm.device),
+        "threads": torch.get_num_threads(),
+        "block_length": llm.options.block_length,
+        "settings": settings.to_dict(),
+        "workload": dict(Counter(item.source for item in items)),
+        "fingerprint": fingerprint(items),
+        "cells": [cell.key for cell in cells],
+    }

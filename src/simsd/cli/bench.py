@@ -1,0 +1,140 @@
+"""`simsd bench`: a matrix of ways to decode, measured against ordinary decoding on the same prompts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simsd.cli import common, measuring
+from simsd.cli.common import AsJson
+from simsd.cli.measuring import BatchSize, Files, Limit, Repeats, Restart, RunFile, Suites, Tasks
+from simsd.cli.options import DRAFTERS, METHODS, STRATEGIES, Decoding, decoding_options
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from simsd.benchmark.cell import Cell
+    from simsd.benchmark.report import Report
+
+SHORT_SCHEDULES = ("static", "dynamic")
+
+
+def _axis(name: str, text: str) -> Any:
+    """A flag with several values; its singular is the name that other commands have for one."""
+    one = name.removesuffix("s")
+    return typer.Option(name, one, help=text, rich_help_panel="Matrix", show_default=False, metavar="LIST")
+
+
+def _output(name: str, text: str) -> Any:
+    return typer.Option(name, help=text, rich_help_panel="Output", show_default=False)
+
+
+@decoding_options(only=measuring.FLAGS)
+def bench(
+    *,
+    options: Decoding,
+    methods: Annotated[
+        list[str] | None, _axis("--methods", f"Of {', '.join(METHODS)}. Default: none,simsd,exact.")
+    ] = None,
+    schedules: Annotated[
+        list[str] | None,
+        _axis("--schedules", f"static, dynamic, or any of {', '.join(STRATEGIES)}. Default: static,dynamic."),
+    ] = None,
+    windows: Annotated[
+        list[str] | None,
+        _axis("--windows", "Draft windows in tokens, or auto for the method's own. Default: auto."),
+    ] = None,
+    drafters: Annotated[
+        list[str] | None, _axis("--drafters", f"Of {', '.join(DRAFTERS)}. Default: the method's own.")
+    ] = None,
+    block_lengths: Annotated[
+        list[str] | None, _axis("--block-lengths", "Tokens in a block. Default: the checkpoint's.")
+    ] = None,
+    temperatures: Annotated[list[str] | None, _axis("--temperatures", "0 is greedy. Default: 0.")] = None,
+    suites: Suites = None,
+    files: Files = None,
+    tasks: Tasks = None,
+    limit: Limit = None,
+    repeats: Repeats = 3,
+    batch_size: BatchSize = 1,
+    run_file: RunFile = None,
+    restart: Restart = False,
+    csv: Annotated[Path | None, _output("--csv", "Write all figures to this file.")] = None,
+    markdown: Annotated[Path | None, _output("--markdown", "Write the tables to this file.")] = None,
+    html: Annotated[Path | None, _output("--html", "Write a self-contained page with plots to this file.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Measure methods against ordinary decoding: all on the same prompts, in turn."""
+    measuring.check_run(run_file, restart)
+    for flag, file in {"--csv": csv, "--markdown": markdown, "--html": html}.items():
+        common.check_place(flag, file)
+    if html is not None:
+        from simsd.benchmark import plots
+
+        plots.require()
+    cells = _cells(options, methods, schedules, windows, drafters, block_lengths, temperatures)
+    settings = measuring.settings(options, repeats, batch_size)
+    items = measuring.workload(suites, files, tasks, limit)
+    report = measuring.measured(measuring.load(options), cells, items, settings, run_file, restart)
+    _write(report, csv, markdown, html)
+    if as_json:
+        common.print_json(report.to_dict())
+    else:
+        show(report, common.console())
+
+
+def _cells(
+    options: Decoding,
+    methods: list[str] | None,
+    schedules: list[str] | None,
+    windows: list[str] | None,
+    drafters: list[str] | None,
+    block_lengths: list[str] | None,
+    temperatures: list[str] | None,
+) -> list[Cell]:
+    from simsd.benchmark.cell import SCHEDULES, matrix
+
+    given = measuring.listed
+    names = given("--schedules", schedules, SHORT_SCHEDULES, measuring.one_of((*SHORT_SCHEDULES, *STRATEGIES)))
+    return matrix(
+        given("--methods", methods, ("none", "simsd", "exact"), measuring.one_of(METHODS)),
+        schedules=[SCHEDULES.get(name, name) for name in names],
+        block_lengths=given("--block-lengths", block_lengths, (None,), measuring.whole),
+        temperatures=given("--temperatures", temperatures, (0.0,), measuring.number),
+        vary={
+            "num_speculative_tokens": given("--windows", windows, (None,), _window),
+            "drafter": given("--drafters", drafters, (None,), measuring.one_of(DRAFTERS)),
+        },
+        fixed=measuring.fixed(options),
+    )
+
+
+def _window(flag: str, word: str) -> int | None:
+    return None if word == "auto" else measuring.whole(flag, word)
+
+
+def _write(report: Report, csv: Path | None, markdown: Path | None, html: Path | None) -> None:
+    from simsd.benchmark import report as text
+
+    if csv is not None:
+        common.write(csv, text.csv_text(report))
+    if markdown is not None:
+        common.write(markdown, f"# simsd bench\n\n{text.markdown(report)}")
+    if html is not None:
+        from simsd.benchmark.page import page
+
+        common.write(html, page(report))
+
+
+# ---------------------------------------------------------------------- the terminal
+def show(report: Report, out: Console) -> None:
+    """Prints the facts and the tables."""
+    from simsd.benchmark.report import tables
+
+    measuring.show_facts(report, out)
+    sections = [(place, [(report.labels[row.cell.key], row) for row in rows]) for place, rows in report.places]
+    for title, columns in tables(report).items():
+        out.print()
+        out.print(measuring.table(title, "method", columns, sections))

@@ -1,0 +1,167 @@
+"""Runs tasks of lm-evaluation-harness on an `LLM` that is already loaded (extra `eval`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lm_eval.evaluator import simple_evaluate
+from lm_eval.tasks import TaskManager
+
+from simsd.errors import ConfigError, SimsdError
+from simsd.evaluation.cost import Cost
+from simsd.evaluation.harness import SimsdLM
+from simsd.llm import LLM
+
+OWN_TASKS = Path(__file__).with_name("tasks")
+
+
+@dataclass(frozen=True)
+class TaskResult:
+    """One task's figures: the metrics as the harness names them ("exact_match,strict-match"), errors beside them."""
+
+    task: str
+    questions: int
+    num_fewshot: int
+    metrics: dict[str, float]
+
+
+@dataclass(frozen=True)
+class TaskRun:
+    """Results of all tasks; cost is that of the generated text, scoring is not counted.
+
+    samples: one dictionary a question and filter, as the harness logs them.
+    """
+
+    results: list[TaskResult]
+    cost: Cost
+    samples: list[dict[str, Any]]
+
+
+class _Tasks(TaskManager):
+    """The harness's tasks, with one sentence for what cannot be run."""
+
+    def __init__(self, include: Sequence[Path], data: Mapping[str, str], defaults: bool, unsafe: bool) -> None:
+        super().__init__(include_path=list(include), include_defaults=defaults, metadata=dict(data))
+        self._unsafe = unsafe
+
+    def knows(self, names: Sequence[str]) -> bool:
+        return all(self.match_tasks([name]) for name in names)
+
+    def load(self, task_list: Any) -> Any:
+        # some tasks run a program as soon as they are loaded
+        known = {name: self.task_index[name].cfg or {} for name in task_list}
+        self._refuse([name for name, config in known.items() if config.get("unsafe_code")])
+        try:
+            loaded = super().load(task_list)
+        except SimsdError:
+            raise
+        except Exception as error:  # task files, data sets and their libraries may raise anything
+            reason = " ".join((str(error) or type(error).__name__).split())
+            raise ConfigError(
+                f"the tasks {', '.join(task_list)} cannot be loaded ({type(error).__name__}: {reason[:300]}); "
+                "check the network, or give local files with --data (tasks simsd_gsm8k and simsd_mbpp)"
+            ) from error
+        self._refuse([name for name, task in loaded["tasks"].items() if getattr(task, "UNSAFE_CODE", False)])
+        return loaded
+
+    def _refuse(self, unsafe: Sequence[str]) -> None:
+        if unsafe and not self._unsafe:
+            raise ConfigError(
+                f"task {unsafe[0]} runs the model's code unguarded; for MBPP take simsd_mbpp, which runs it in a "
+                "process with limits, or allow it with --confirm-run-unsafe-code and HF_ALLOW_CODE_EVAL=1"
+            )
+
+
+def find_tasks(
+    tasks: Sequence[str], include: Path | None = None, data: Mapping[str, str] | None = None, *, unsafe: bool = False
+) -> tuple[list[str], TaskManager]:
+    """The tasks that these names and patterns stand for, with the harness's manager that loads them.
+
+    include: a folder of further task files. data: files for tasks that ask for them by name.
+    unsafe: tasks may run the model's code in this process.
+
+    Raises: ConfigError naming a task that does not exist.
+    """
+    folders = [OWN_TASKS, *([include] if include is not None else [])]
+    if include is not None and not include.is_dir():
+        raise ConfigError(f"{include} is no folder; --include-path takes a folder of task files")
+    manager = _Tasks(folders, data or {}, defaults=False, unsafe=unsafe)
+    if not manager.knows(tasks):  # the harness's own are thousands of files to read
+        manager = _Tasks(folders, data or {}, defaults=True, unsafe=unsafe)
+    missing = [name for name in tasks if not manager.match_tasks([name])]
+    if missing:
+        raise ConfigError(f"there is no task {missing[0]!r}; 'lm_eval ls tasks' lists those of lm-evaluation-harness")
+    return list(manager.match_tasks(list(tasks))), manager
+
+
+def run_tasks(
+    llm: LLM,
+    names: Sequence[str],
+    manager: TaskManager,
+    *,
+    num_fewshot: int | None = None,
+    limit: int | None = None,
+    chat: bool = False,
+    gen_kwargs: Mapping[str, Any] | None = None,
+    unsafe: bool = False,
+) -> TaskRun:
+    """Runs tasks that `find_tasks` found.
+
+    num_fewshot, gen_kwargs: instead of the tasks' own. limit: the first questions of each. chat: use the chat template.
+
+    Raises: ConfigError where a task cannot be loaded, or has fewer examples than are asked for.
+    """
+    model = SimsdLM(llm)
+    evaluate: Any = simple_evaluate  # its decorator hides its signature from type checkers
+    try:
+        found = evaluate(
+            model,
+            tasks=list(names),
+            num_fewshot=num_fewshot,
+            limit=limit,
+            apply_chat_template=chat,
+            fewshot_as_multiturn=chat,
+            gen_kwargs=dict(gen_kwargs or {}) or None,
+            task_manager=manager,
+            confirm_run_unsafe_code=unsafe,
+            bootstrap_iters=1000,
+        )
+    except AssertionError as error:  # how the harness says that there are too few examples
+        raise ConfigError(f"lm-evaluation-harness cannot run {', '.join(names)}: {error}") from error
+    samples = [{"task": name, **sample} for name, logged in found.get("samples", {}).items() for sample in logged]
+    results = [
+        TaskResult(
+            task=name,
+            questions=int(figures.get("sample_len", 0)),
+            num_fewshot=found["n-shot"].get(name, 0),
+            metrics={key: float(value) for key, value in figures.items() if "," in key and _is_number(value)},
+        )
+        for name, figures in (found["results"] | found.get("groups", {})).items()
+    ]
+    return TaskRun(results, model.cost, samples)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
+
+
+def task_prompts(
+    name: str, limit: int | None = None, include: Path | None = None, data: Mapping[str, str] | None = None
+) -> list[str]:
+    """The prompts of a task as the harness would send them, without a chat template: of its first `limit` questions.
+
+    include, data: as in `find_tasks`. A question with several requests counts with each different prompt.
+
+    Raises: ConfigError where there is no such task, or it cannot be loaded.
+    """
+    names, manager = find_tasks([name], include, data)
+    prompts: dict[str, None] = {}
+    for task in manager.load(names)["tasks"].values():
+        task.build_all_requests(limit=limit)
+        prompts |= dict.fromkeys(str(instance.args[0]) for instance in task.instances)
+    if not prompts:
+        raise ConfigError(f"task {name!r} has no questions; choose another")
+    return list(prompts)

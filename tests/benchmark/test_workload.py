@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from simsd.benchmark.workload import Item, ask, fingerprint, lengths, load_items, task_items
+from simsd.errors import ConfigError, PromptError
+from simsd.evaluation.suites import load_suite
+from simsd.llm import LLM, SamplingParams
+
+
+def written(file: Path, *rows: Any) -> Path:
+    file.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows) + "\n", "utf-8")
+    return file
+
+
+def test_suites_take_turns() -> None:
+    items = load_items(["math", "chat", "math"], 2)
+    assert [item.source for item in items] == ["math", "chat", "math", "chat"]
+    assert items[2].question == load_suite("math", 2)[1]
+
+
+def test_prompts_conversations_and_questions_of_files(tmp_path: Path) -> None:
+    conversation = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yes?"}]
+    prompts = written(
+        tmp_path / "p.jsonl", {"prompt": "one\u2028line"}, "", {"messages": conversation}, {"prompt": "3"}
+    )
+    items = load_items([prompts])
+    assert [item.prompt for item in items] == ["one\u2028line", conversation, "3"]
+    assert {item.source for item in items} == {"p"}
+    assert all(item.question is None for item in items)
+    assert load_items([prompts], 2) == items[:2]
+    gsm8k = written(tmp_path / "g.jsonl", {"question": "1 + 1?", "answer": "It is #### 2"})
+    (item,) = load_items([gsm8k])
+    assert item.question is not None and item.question.skill == "math"
+    assert item.prompt == [{"role": "user", "content": "1 + 1?"}]
+
+
+@pytest.mark.parametrize(
+    ("rows", "line", "words"),
+    [
+        ([{"prompt": "a"}, "", "{"], 3, "not JSON"),
+        ([{"prompt": "a"}, {"prompt": ""}], 2, "needs 'prompt'"),
+        ([{"prompt": 5}], 1, "needs 'prompt'"),
+        ([{"messages": [{"role": "user"}]}], 1, "needs 'prompt'"),
+        ([{"prompt": "a"}, {"question": "b"}], 2, "needs 'prompt'"),
+        ([{"question": "b"}], 1, "answer"),
+        (["[1]"], 1, "expected a JSON object"),
+        (["{"], 1, "not JSON"),
+    ],
+)
+def test_a_bad_line_is_named_with_its_file(tmp_path: Path, rows: list[Any], line: int, words: str) -> None:
+    file = written(tmp_path / "bad.jsonl", *rows)
+    with pytest.raises(ConfigError) as caught:
+        load_items([file])
+    assert f"{file}, line {line}: " in str(caught.value)
+    assert words in str(caught.value)
+
+
+def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+    (tmp_path / "latin.jsonl").write_bytes(b'{"prompt": "\xe9"}\n')
+    for name in ("latin.jsonl", "missing.jsonl"):
+        with pytest.raises(ConfigError, match=name):
+            load_items([tmp_path / name])
+    with pytest.raises(ConfigError, match="limit is 0"):
+        load_items(["math"], 0)
+    with pytest.raises(ConfigError, match="no prompts"):
+        load_items([])
+
+
+def test_a_task_gives_the_prompts_of_the_harness(monkeypatch: pytest.MonkeyPatch) -> None:
+    stub = ModuleType("simsd.evaluation.harness_run")
+    stub.task_prompts = lambda name, limit: [f"{name} {n}" for n in range(limit)]  # pyright: ignore
+    monkeypatch.setitem(sys.modules, "simsd.evaluation.harness_run", stub)
+    assert task_items("gsm8k", 2) == [Item("gsm8k 0", source="gsm8k"), Item("gsm8k 1", source="gsm8k")]
+
+
+def test_the_fingerprint_tells_prompts_their_order_and_answers() -> None:
+    items = load_items(["math"], 3)
+    question = items[0].question
+    assert question is not None
+    other = Item(items[0].prompt, type(question)("math", question.question, "#### 0"))
+    found = [fingerprint(x) for x in (items, items[::-1], items[:2], [other, *items[1:]], load_items(["math"], 3))]
+    assert found[0] == found[4]
+    assert len(set(found)) == 4
+
+
+def test_a_prompt_that_cannot_be_decoded_is_named(pair: LLM) -> None:
+    fine = Item("hello", source="p")
+    assert lengths(pair, [fine]) == [len(pair.tokenizer.encode("hello"))]
+    with pytest.raises(PromptError, match=r"prompt 2 \(p\): the prompt has \d+ tokens"):
+        lengths(pair, [fine, Item("number " * pair.max_model_len, source="p")])
+
+
+def test_conversations_go_through_the_chat_template(pair: LLM) -> None:
+    item = load_items(["trivia"], 1)[0]
+    params = SamplingParams(max_tokens=8)
+    assert not isinstance(item.prompt, str)
+    found = ask(pair, [item, Item("raw")], [params, params])
+    assert found[0].token_ids == pair.chat(item.prompt, params)[0].token_ids
+    assert found[1].token_ids == pair.generate("raw", params)[0].token_ids
