@@ -78,7 +78,7 @@ class Decoding:
     ] = None
     num_speculative_tokens: Annotated[
         int | None,
-        _flag("--num-speculative-tokens", "Most tokens drafted in a round (gamma). Default: auto.", _SPECULATION),
+        _flag("--num-speculative-tokens", "Most tokens drafted in a round. Default: auto.", _SPECULATION),
     ] = None
     draft_steps: Annotated[
         int | None, _flag("--draft-steps", "Draft forwards for each block. Default: 1.", _SPECULATION)

@@ -105,7 +105,14 @@ class Auto:
             self._tried[window] = self.rounds
 
     def observe(
-        self, blocks: int, choice: Choice | None, sequences: int, rows: int, seconds: float, visited: int, tokens: int
+        self,
+        blocks: int,
+        choice: Choice | None,
+        sequences: int,
+        rows: int,
+        seconds: float,
+        visited: float,
+        tokens: float,
     ) -> None:
         """What a round came to. visited: states that the walks came by; tokens: committed; both over all sequences."""
         if visited == 0:
