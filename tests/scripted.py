@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
 import torch
 from torch import Tensor
 
@@ -42,13 +41,12 @@ class Script:
         return 20.0 * torch.nn.functional.one_hot(told, self.vocab).double()
 
 
-def scripted(monkeypatch: pytest.MonkeyPatch, prompt: str, answer: str, **options: Any) -> LLM:
+def scripted(prompt: str, answer: str, **options: Any) -> LLM:
     """An LLM that continues `prompt` with `answer`, one token a byte, and then stops."""
     tokenizer = Tokenizer(
         byte_tokenizer(), MASK_ID, chat_template=TEMPLATE, special_tokens={"eos_token": SPECIAL[2]}, name="scripted"
     )
-    config = ModelConfig.from_dict(random_config(), name="scripted")
+    config = ModelConfig.from_dict(random_config(block_size=None), name="scripted")  # trained for none
     model: Any = Script([*tokenizer.encode(prompt + answer), *[EOS] * 16], config.vocab_size)
-    monkeypatch.setattr("simsd.llm.load", lambda *_: LoadedModel(model, config, tokenizer, "scripted"))
     given: dict[str, Any] = {"method": "none"} | options
-    return LLM("scripted", **given)
+    return LLM(LoadedModel(model, config, tokenizer, "scripted"), **given)

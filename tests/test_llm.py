@@ -180,11 +180,24 @@ def test_a_prompt_one_token_short_of_the_limit_gets_one_token(llm):
         short.generate("x" * 16)
 
 
+def test_steps_are_measured_by_the_checkpoints_own_block_length(tmp_path):
+    folder = write_checkpoint(tmp_path, **SIZES | {"block_size": 8})
+    llm = LLM(folder, draft_model=folder, device="cpu", denoising_steps=8, draft_steps=8)
+    assert (llm.options.denoising_steps, llm.options.draft_steps, llm.options.block_length) == (8, 8, 8)
+    too_many: list[dict[str, Any]] = [{"denoising_steps": 9}, {"draft_steps": 9}]
+    for asked in too_many:
+        with pytest.raises(ConfigError, match="9"):
+            LLM(folder, draft_model=folder, device="cpu", **asked)
+    with pytest.raises(ConfigError, match="draft_steps is 3"):
+        LLM(folder / "not there", block_length=2, draft_steps=3)
+
+
 def test_weights_that_are_not_numbers_raise_one_sentence(tmp_path):
     folder = write_checkpoint(tmp_path, **SIZES)
     broken = LLM(folder, dtype="float64", device="cpu")
+    target: Any = broken._target.model
     with torch.inference_mode():
-        broken._target.model.embedding[broken.tokenizer.encode("z")[0]] = math.nan
+        target.embedding[broken.tokenizer.encode("z")[0]] = math.nan
     with pytest.raises(NumericalError) as caught:
         broken.generate("fizz")
     one_sentence(caught.value, "not numbers")

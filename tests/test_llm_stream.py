@@ -31,8 +31,8 @@ def alike(one: Completion, other: Completion) -> bool:
 @pytest.mark.parametrize("method", ["none", "exact"])
 @pytest.mark.parametrize("size", [1, 4, 8])
 @pytest.mark.parametrize("answer", ["plain words", "größer: 東京 🎉 é", "🎉🎉🎉", " ", "a\n\nb\n"])
-def test_pieces_are_text_as_it_grows_and_make_up_the_completion(answer, size, method, monkeypatch):
-    llm = scripted(monkeypatch, PROMPT, answer, block_length=size, method=method, drafter="self")
+def test_pieces_are_text_as_it_grows_and_make_up_the_completion(answer, size, method):
+    llm = scripted(PROMPT, answer, block_length=size, method=method, drafter="self")
     pieces = list(llm.stream(PROMPT))
     assert "\ufffd" not in "".join(piece.text for piece in pieces)
     found = whole(pieces)
@@ -57,8 +57,8 @@ STOPS = [
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8])
 @pytest.mark.parametrize(("answer", "stop", "text"), STOPS, ids=[f"{a} / {s}" for a, s, _ in STOPS])
-def test_a_stop_string_ends_the_text_and_no_part_of_it_is_shown(answer, stop, text, size, monkeypatch):
-    llm = scripted(monkeypatch, PROMPT, answer, block_length=size)
+def test_a_stop_string_ends_the_text_and_no_part_of_it_is_shown(answer, stop, text, size):
+    llm = scripted(PROMPT, answer, block_length=size)
     params = SamplingParams(stop=[stop, "never said"])
     found = llm.generate(PROMPT, params)[0]
     assert (found.text, found.finish_reason) == (text, "stop")
@@ -85,13 +85,13 @@ def test_a_stop_string_that_begins_inside_a_token_cuts_the_text_there():
         assert llm.tokenizer.decode(found.token_ids).startswith(found.text)
 
 
-def test_the_earliest_of_several_stop_strings_counts(monkeypatch):
-    llm = scripted(monkeypatch, PROMPT, "one two three", block_length=8)
+def test_the_earliest_of_several_stop_strings_counts():
+    llm = scripted(PROMPT, "one two three", block_length=8)
     assert llm.generate(PROMPT, SamplingParams(stop=["three", "wo", "two"]))[0].text == "one "
 
 
-def test_a_stop_string_beyond_max_tokens_does_not_count(monkeypatch):
-    llm = scripted(monkeypatch, PROMPT, "one two three", block_length=8)
+def test_a_stop_string_beyond_max_tokens_does_not_count():
+    llm = scripted(PROMPT, "one two three", block_length=8)
     found = llm.generate(PROMPT, SamplingParams(stop="two", max_tokens=6))[0]
     assert (found.text, found.finish_reason) == ("one tw", "length")
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from simsd.errors import ConfigError, ModelError, NumericalError, PairError, PromptError, SimsdError
+    from simsd.generation import generate
     from simsd.llm import LLM, Completion, Piece, SamplingParams, Score, Stats
 
 __version__ = "0.1.0"
@@ -30,10 +31,12 @@ __all__ = [
     "SimsdError",
     "Stats",
     "__version__",
+    "generate",
 ]
 
 _ERRORS = ("ConfigError", "ModelError", "NumericalError", "PairError", "PromptError", "SimsdError")
 _HOME = {name: "simsd.errors" if name in _ERRORS else "simsd.llm" for name in __all__ if name != "__version__"}
+_HOME["generate"] = "simsd.generation"
 
 
 def __getattr__(name: str) -> Any:

@@ -7,29 +7,25 @@ import warnings
 from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from simsd.drafters.base import Drafter
-from simsd.drafters.lookup import LookupDrafter
-from simsd.drafters.model import ModelDrafter
-from simsd.drafters.self import SelfDrafter
-from simsd.drafters.trajectory import Trajectory, TrajectoryDrafter, check_trajectory
+from simsd.drafters.trajectory import Trajectory, check_trajectory
 from simsd.engine.auto import Auto
 from simsd.engine.completion import Completion, Message, Piece, Prompt
-from simsd.engine.costs import CostTable
-from simsd.engine.costs import measure as measure_costs
-from simsd.engine.options import DecodingOptions, SamplingParams, check_engine, whole
+from simsd.engine.costs import Costs
+from simsd.engine.drafting import make_drafter
+from simsd.engine.options import DecodingOptions, SamplingParams, check_engine, truth, whole
 from simsd.engine.request import Sequence, Stats
 from simsd.engine.runner import Runner
 from simsd.engine.scheduler import Scheduler, count_for
 from simsd.engine.scoring import Score, Scorer
 from simsd.engine.trace import RoundTrace
 from simsd.errors import ConfigError, PromptError, SimsdError
-from simsd.models.config import ModelConfig
-from simsd.models.loader import LoadedModel, check_pair, load
+from simsd.models.config import MOST_POSITIONS, ModelConfig
+from simsd.models.loader import LoadedModel
+from simsd.models.pair import Source, open_pair
 from simsd.models.prompts import plain, prompt_ids, token_ids
 from simsd.models.tokenizer import Tokenizer
 from simsd.progress import track
@@ -48,9 +44,9 @@ class LLM:
 
     def __init__(
         self,
-        model: str | Path | None = None,
+        model: Source | None = None,
         *,
-        draft_model: str | Path | None = None,
+        draft_model: Source | None = None,
         method: str | None = None,
         dtype: str = "auto",
         device: str = "auto",
@@ -59,38 +55,48 @@ class LLM:
         max_num_seqs: int = 16,
         max_model_len: int | None = None,
         trace: bool = False,
+        tokenizer: Any = None,
+        shifted_logits: bool = False,
         **options: Any,
     ) -> None:
         """Loads the checkpoints and checks the options.
 
-        model: a folder or a hub name; None is the embedded target (with the embedded draft model, if none is given).
+        model: a folder, a hub name, or a loaded transformers module; None is the embedded target (with the embedded
+            draft model, if none is given).
         draft_model: likewise; it must share the target's tokenizer.
         method: "none", "simsd", "exact", "exact-draft-order"; None is "exact" with a draft model, else "none".
         dtype: "auto", "float32", "bfloat16", "float64"; device: "auto", "cpu", "cuda", "cuda:1".
         block_length, mask_token_id: override the checkpoint's.
         max_num_seqs: most sequences decoded side by side. max_model_len: most tokens of prompt and answer.
         trace: keep what happened in every round.
+        tokenizer, shifted_logits: of a loaded module; `models.huggingface.wrap` says what they are.
 
         Raises: ModelError, PairError, ConfigError.
         """
         check_engine(options, max_num_seqs, max_model_len, trace)
-        # what does not depend on the checkpoint is checked before minutes are spent on loading it
+        # what does not depend on the checkpoint is checked before minutes are spent on loading it; how long its
+        # blocks are, it will say itself
         draft: DecodingOptions = DecodingOptions(method=method or "exact", **options)
-        draft.resolve(has_draft_model=True)
+        longest = MOST_POSITIONS if block_length is None else block_length
+        replace(draft, block_length=longest).resolve(has_draft_model=True)
         for name, value in (("block_length", block_length), ("mask_token_id", mask_token_id)):
             if value is not None:
                 whole(name, value, 0 if name == "mask_token_id" else 1)
-        if model is None or model == "tiny":
-            model, draft_model = "tiny", draft_model or "tiny-draft"
-        self._target = load(model, dtype, device, mask_token_id, block_length)
-        self._draft: LoadedModel | None = None
-        if draft_model is not None:
-            self._draft = load(draft_model, dtype, device, mask_token_id, self._target.config.block_length)
-            check_pair(self._target, self._draft)
+        truth("shifted_logits", shifted_logits)
+        self._target, self._draft = open_pair(
+            model,
+            draft_model,
+            dtype=dtype,
+            device=device,
+            block_length=block_length,
+            mask_token_id=mask_token_id,
+            tokenizer=tokenizer,
+            shifted_logits=shifted_logits,
+        )
         self._max_model_len = max_model_len
         self._max_num_seqs = max_num_seqs
         self._trace = trace
-        self._costs: dict[tuple[int, int], CostTable] = {}
+        self._costs = Costs()
         method = method or ("exact" if self._draft is not None else "none")
         self._set_up(replace(draft, method=method, block_length=self._target.config.block_length or 4))
 
@@ -131,42 +137,20 @@ class LLM:
         self._scheduler = Scheduler(
             self.options,
             target,
-            self._drafter(),
+            make_drafter(self.options, lambda: self._runner(self._draft)),
             decode=self.tokenizer.decode,
             max_num_seqs=self._max_num_seqs,
             trace=self._trace,
-            auto=Auto(self._cost_table, self.options.block_length) if self.options.adaptive else None,
+            auto=Auto(lambda: self._costs.table(target), size) if self.options.adaptive else None,
         )
         self._scorer = Scorer(self._runner(self._target), self.max_model_len)
         self._count = 0
 
-    def _cost_table(self) -> CostTable:
-        """Measured once for all `LLM`s on these weights, for each number of threads."""
-        size = self.options.block_length
-        key = (torch.get_num_threads(), size)
-        if key not in self._costs:
-            mask_id = self._target.config.mask_token_id
-            assert mask_id is not None
-            reach = self.config.max_position_embeddings
-            self._costs[key] = measure_costs(self._target.model, mask_id, size, reach)
-        return self._costs[key]
-
-    def _runner(self, loaded: LoadedModel) -> Runner:
-        config = loaded.config
+    def _runner(self, loaded: LoadedModel[Any] | None) -> Runner:
+        assert loaded is not None
         mask_id = self._target.config.mask_token_id
         assert mask_id is not None
-        return Runner(loaded.model, mask_id, self.options.block_length, config.max_position_embeddings)
-
-    def _drafter(self) -> Drafter | None:
-        if self.options.method == "none":
-            return None
-        if self.options.drafter in ("model", "hybrid"):
-            assert self._draft is not None
-            runner, hybrid = self._runner(self._draft), self.options.drafter == "hybrid"
-            return ModelDrafter(runner, self.options.block_length, self.options.draft_steps, target_first=hybrid)
-        if self.options.drafter == "self":
-            return SelfDrafter()
-        return LookupDrafter() if self.options.drafter == "lookup" else TrajectoryDrafter()
+        return Runner(loaded.model, mask_id, self.options.block_length, loaded.config.max_position_embeddings)
 
     # ------------------------------------------------------------------ what is known
     @property
@@ -403,6 +387,7 @@ class LLM:
             steps=sequence.token_steps,
             logprobs=sequence.token_logprobs if sequence.params.logprobs else None,
             stats=sequence.stats,
+            stop_token_id=sequence.stop_token_id,
             trace=sequence.trace if self._trace else None,
             error=sequence.error,
         )

@@ -3,10 +3,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from safetensors.torch import load_file
+
 from simsd.cli.models import PUBLIC, _parameters
 from simsd.models.loader import load
 from simsd.models.registry import FAMILIES
 from tests.cli.conftest import Run
+from tests.models.checkpoints import LLADA2, random_checkpoint
 
 
 def test_the_list_names_what_is_embedded_and_what_can_be_loaded(run: Run) -> None:
@@ -38,3 +41,11 @@ def test_a_missing_folder_is_one_sentence(run: Run, tmp_path: Path) -> None:
     result = run("models", str(tmp_path / "none"))
     assert result.exit_code == 2
     assert str(tmp_path / "none") in result.stderr
+
+
+def test_experts_are_shown_with_the_rest(run: Run, tmp_path: Path) -> None:
+    folder = random_checkpoint(tmp_path, **LLADA2)
+    found = json.loads(run("models", str(folder), "--json").stdout)
+    assert (found["num_experts"], found["sparse_layers"], found["n_group"]) == (16, [1], 4)
+    assert found["parameters"] == sum(weight.numel() for weight in load_file(folder / "model.safetensors").values())
+    assert "num_experts_per_tok" in run("models", str(folder)).stdout

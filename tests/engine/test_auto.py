@@ -25,12 +25,12 @@ class Whims(Auto):
         super().__init__(lambda: FLAT, 4)
         self.chance = random.Random(seed)
 
-    def blocks(self, sequences: int) -> int:
+    def blocks(self, sequences: int, fresh: bool) -> int:
         return self.chance.randrange(MOST_BLOCKS + 1)
 
-    def choose(self, visits: Many[float], sequences: int, blocks: int) -> Choice:
+    def choose(self, visits: Many[float], sequences: int, fresh: bool, blocks: int) -> tuple[Choice, float]:
         count = self.chance.randint(1, len(visits))
-        return Choice(count, sum(visits[:count]))
+        return Choice(count, sum(visits[:count])), 0.0
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
@@ -72,16 +72,16 @@ def world(auto: Auto, table: CostTable, draft: float, value: float, rounds: int 
     tokens = seconds = 0.0
     chosen = []
     for _ in range(rounds):
-        blocks = auto.blocks(1)
+        blocks = auto.blocks(1, True)
         promise = [value**i for i in range(4 * blocks)] if blocks else [1.0]
-        choice = auto.choose(promise, 1, blocks) if blocks else None
+        choice = auto.choose(promise, 1, True, blocks)[0] if blocks else None
         if choice is not None:
-            auto.learn(blocks, [promise[: 4 * window] for window in range(1, blocks + 1)])
+            auto.learn(True, [promise[: 4 * window] for window in range(1, blocks + 1)])
         count = choice.states if choice else 1
         walked = sum(value**i for i in range(count))
         rows = 4 * (count + max(blocks - 1, 0))
         spent = table(rows) + draft * blocks
-        auto.observe(blocks, choice, 1, rows, spent, walked, walked)
+        auto.observe(blocks, True, choice, 1, rows, spent, walked, walked)
         tokens, seconds = tokens + walked, seconds + spent
         chosen.append(blocks)
     return tokens / seconds, chosen
@@ -92,12 +92,12 @@ class Fixed(Auto):
         super().__init__(lambda: table, 4)
         self.window, self.count = window, count
 
-    def blocks(self, sequences: int) -> int:
+    def blocks(self, sequences: int, fresh: bool) -> int:
         return self.window
 
-    def choose(self, visits: Many[float], sequences: int, blocks: int) -> Choice:
+    def choose(self, visits: Many[float], sequences: int, fresh: bool, blocks: int) -> tuple[Choice, float]:
         count = min(self.count, len(visits))
-        return Choice(count, sum(visits[:count]))
+        return Choice(count, sum(visits[:count])), 0.0
 
 
 @pytest.mark.parametrize("draft", [0.0, 0.1, 1.0])
@@ -124,7 +124,7 @@ def test_where_rows_are_all_the_cost_nothing_is_drafted():
 
 def test_where_rows_are_free_all_states_are_verified():
     auto = Auto(lambda: FLAT, 4)
-    assert auto.choose([1.0, 0.5, 0.1, 0.01], 1, 1).states == 4
+    assert auto.choose([1.0, 0.5, 0.1, 0.01], 1, True, 1)[0].states == 4
 
 
 def test_what_was_given_up_is_tried_again():

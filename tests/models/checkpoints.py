@@ -1,4 +1,4 @@
-"""Small random checkpoints in the public SDAR format, with a byte-level tokenizer, for any test that needs one."""
+"""Small random checkpoints in the public formats, with a byte-level tokenizer, for any test that needs one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from torch import Tensor
 
 from simsd.models.config import ModelConfig
-from simsd.models.sdar import weight_shapes
+from simsd.models.registry import family
 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|MASK|>")  # ids 256 .. 259, after the bytes
 MASK_ID = 259
@@ -21,6 +21,32 @@ TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
+
+
+MOE: dict[str, Any] = {
+    "model_type": "sdar_moe",
+    "num_experts": 8,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+    "norm_topk_prob": True,
+}
+LLADA2: dict[str, Any] = {
+    "model_type": "llada2_moe",
+    "num_experts": 16,
+    "num_experts_per_tok": 3,
+    "moe_intermediate_size": 24,
+    "num_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "n_group": 4,
+    "topk_group": 2,
+    "routed_scaling_factor": 2.5,
+    "norm_topk_prob": True,
+    "score_function": "sigmoid",
+    "partial_rotary_factor": 0.5,
+    "attention_bias": None,
+}
 
 
 def random_config(**overrides: Any) -> dict[str, Any]:
@@ -52,8 +78,10 @@ def random_weights(config: dict[str, Any], *, seed: int = 0, dtype: torch.dtype 
     """Weights of a size at which every part of the model matters; norms are not all ones."""
     generator = torch.Generator().manual_seed(seed)
     weights = {}
-    for name, shape in weight_shapes(ModelConfig.from_dict(config))[0].items():
+    for name, shape in family(config["model_type"]).weight_shapes(ModelConfig.from_dict(config))[0].items():
         draw = torch.randn(shape, generator=generator)
+        if name.endswith("expert_bias"):
+            draw = 0.3 * draw * shape[-1] ** 0.5  # large enough to change what is chosen
         weights[name] = ((1 + 0.2 * draw) if "norm" in name else draw * shape[-1] ** -0.5).to(dtype)
     return weights
 

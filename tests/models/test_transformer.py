@@ -11,7 +11,7 @@ from torch import Tensor
 
 from simsd.models.loader import load
 from simsd.models.transformer import Transformer, rotary_table
-from tests.models.checkpoints import random_checkpoint
+from tests.models.checkpoints import LLADA2, MOE, random_checkpoint
 from tests.models.reference import Reference
 
 TOLERANCE = {"float32": 1e-4, "float64": 1e-10}
@@ -147,9 +147,10 @@ def test_copies_of_a_block_that_see_only_the_prefix_and_themselves_agree(model: 
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_rows_beside_a_block_do_not_change_its_logits(tmp_path: Path, dtype: str):
+@pytest.mark.parametrize("family", [{}, MOE, LLADA2], ids=["dense", "sdar_moe", "llada2_moe"])
+def test_rows_beside_a_block_do_not_change_its_logits(tmp_path: Path, family: dict[str, Any], dtype: str):
     """To the bit in bfloat16, where a change would be a whole rounding; to the last digits in float32."""
-    model = load(random_checkpoint(tmp_path, head_dim=64, hidden_size=128), dtype, "cpu").model
+    model = load(random_checkpoint(tmp_path, **family, head_dim=64, hidden_size=128), dtype, "cpu").model
     ids, positions, bias = inputs(1, 12, model.dtype)
     cache = model.make_cache(1, 120)
     logits(model, ids[:, :8], positions[:, :8], bias[..., :8, :8], cache, 0, 8)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -34,6 +35,16 @@ PUBLIC = (
     ("JetLM/SDAR-8B-Chat-b16", "8B", 16),
     ("JetLM/SDAR-8B-Chat-b32", "8B", 32),
     ("JetLM/SDAR-8B-Chat-b64", "8B", 64),
+    ("JetLM/SDAR-30B-A3B-Chat", "30B, 3B active", 4),
+    ("JetLM/SDAR-30B-A3B-Chat-b32", "30B, 3B active", 32),
+    ("JetLM/SDAR-30B-A3B-Sci", "30B, 3B active", 4),
+    ("Gen-Verse/TraDo-4B-Instruct", "4B", 4),
+    ("Gen-Verse/TraDo-8B-Instruct", "8B", 4),
+    ("Gen-Verse/TraDo-8B-Thinking", "8B", 4),
+    ("inclusionAI/LLaDA2.0-mini", "16B, 1.4B active", 32),
+    ("inclusionAI/LLaDA2.0-flash", "100B, 6B active", 32),
+    ("inclusionAI/LLaDA2.1-mini", "16B, 1.4B active", 32),
+    ("inclusionAI/LLaDA2.1-flash", "100B, 6B active", 32),
 )
 
 
@@ -121,14 +132,14 @@ def _config_folder(model: str) -> Path:
 
 def _figures(config: ModelConfig) -> dict[str, Any]:
     found = asdict(config)
-    found["parameters"] = _parameters(config) if config.model_type == "sdar" else None
+    found |= found.pop("moe") or {}
+    found["parameters"] = _parameters(config)
     return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
 
 def _parameters(config: ModelConfig) -> int:
-    """Weights of a dense model of this shape, a tied head counted once."""
-    heads, pairs = config.num_attention_heads, config.num_key_value_heads
-    attention = config.hidden_size * config.head_dim * 2 * (heads + pairs) + 2 * config.head_dim
-    layer = attention + 3 * config.hidden_size * config.intermediate_size + 2 * config.hidden_size
-    tables = config.vocab_size * config.hidden_size * (1 if config.tie_word_embeddings else 2)
-    return tables + config.num_hidden_layers * layer + config.hidden_size
+    """Weights of a model of this shape, a tied head counted once."""
+    from simsd.models.registry import family
+
+    shapes, _ = family(config.model_type).weight_shapes(config)
+    return sum(math.prod(shape) for shape in shapes.values())

@@ -2,10 +2,12 @@
 
 Of the exact method alone, whose text depends on neither. A round over a set of states S brings, in expectation,
 
-    r (1 + c (sum of v(s) over S - 1))  tokens in  T(query tokens of S) + overhead(blocks drafted)  seconds,
+    r (1 + c (sum of v(s) over S - 1))  tokens in  T(query tokens of S) + overhead  seconds,
 
 where v(s) is the draft's own probability that the walk comes by s (`core.likelihood`), c what these were worth so far,
-r the tokens that a visited state reveals, and T the measured cost of a forward. Ordinary decoding is a window of none.
+r the tokens that a visited state reveals, T the measured cost of a forward, and the overhead that of drafting, layout
+and acceptance. Decoding as a whole is fastest where each round maximises tokens - pace * seconds, the pace being the
+tokens a second that the rounds come to (Dinkelbach 1967). Ordinary decoding is a window of no block.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from __future__ import annotations
 import statistics
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import zip_longest
 
 from simsd.engine.costs import CostTable
@@ -27,7 +29,7 @@ RECENT = 15  # rounds whose median is the overhead
 
 @dataclass
 class Running:
-    """A ratio of two decaying sums, with a beginning that counts as `weight` of the second."""
+    """A ratio of two decaying sums."""
 
     above: float
     below: float
@@ -38,7 +40,7 @@ class Running:
 
     @property
     def value(self) -> float:
-        return self.above / max(self.below, 1e-9)
+        return self.above / self.below if self.below else 0.0
 
 
 @dataclass(frozen=True)
@@ -49,10 +51,30 @@ class Choice:
     visits: float
 
 
-class Auto:
-    """The running account of one scheduler. `costs` is asked for once, at the first round.
+@dataclass
+class Window:
+    """What is known of a window of some blocks.
 
-    seen: for each window in blocks, the mean promise of the best 1, 2, 3 ... states of a sequence.
+    promise: mean probability of a visit of a sequence's likeliest 1st, 2nd, 3rd ... state; overheads: seconds beside
+    the target's forward, of the newest rounds; tried: the newest round.
+    """
+
+    promise: list[float] = field(default_factory=list)
+    overheads: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+    tried: int = -PROBE
+
+    def learn(self, promise: Sequence[float]) -> None:
+        if not self.promise:
+            self.promise = list(promise)
+        mixed = zip_longest(self.promise, promise, fillvalue=0.0)  # blocks with fewer masks have fewer states
+        self.promise = [MEMORY * old + (1 - MEMORY) * new for old, new in mixed]
+
+
+class Auto:
+    """The running account of one scheduler. `costs` is asked for once, before the first round.
+
+    Windows are told apart by whether a block is only beginning: then there are more states in it, and nobody has looked
+    at it yet.
     """
 
     def __init__(self, costs: Callable[[], CostTable], block_length: int) -> None:
@@ -61,10 +83,9 @@ class Auto:
         self.block_length = block_length
         self.reveals = Running(1.0, 1.0)
         self.worth = Running(1.0, 1.0)
-        self.overheads: dict[int, deque[float]] = {}
-        self.promises: dict[int, list[float]] = {}
+        self.pace = Running(0.0, 0.0)
+        self.windows = {(fresh, n): Window() for fresh in (False, True) for n in range(MOST_BLOCKS + 1)}
         self.rounds = 0
-        self._tried: dict[int, int] = {}
 
     def prepare(self) -> CostTable:
         """Asks for the costs, if that has not been done: it may measure, which is no round's time."""
@@ -72,41 +93,41 @@ class Auto:
             self._table = self._costs()
         return self._table
 
-    def blocks(self, sequences: int) -> int:
-        """The window of the next round; 0 is ordinary decoding."""
+    def blocks(self, sequences: int, fresh: bool) -> int:
+        """The window of the next round; 0 is ordinary decoding. fresh: a sequence is at the beginning of its block."""
         self.rounds += 1
         if self.rounds <= len(FIRST):
             return FIRST[self.rounds - 1]
-        rates = {blocks: self._rate(blocks, curve, sequences) for blocks, curve in self.promises.items()}
-        rates[0] = self._rate(0, [1.0], sequences)
-        best = max(rates, key=lambda blocks: rates[blocks])
+        gains = {
+            n: self.choose(window.promise, sequences, fresh, n)[1]
+            for (when, n), window in self.windows.items()
+            if when == fresh and window.promise and n
+        }
+        gains[0] = self._gain(1, 1.0, sequences, fresh, 0)
+        best = max(gains, key=lambda n: gains[n])
         longer = min(best + 1, MOST_BLOCKS)
-        if self.rounds - self._tried.get(longer, -PROBE) >= PROBE:
-            return longer
-        return best
+        return longer if self.rounds - self.windows[fresh, longer].tried >= PROBE else best
 
-    def choose(self, visits: Sequence[float], sequences: int, blocks: int) -> Choice:
-        """How many of the states to verify. visits: v of the likeliest 1st, 2nd ... state, mean over the sequences."""
-        best, best_rate, total = Choice(1, 1.0), 0.0, 0.0
+    def choose(self, visits: Sequence[float], sequences: int, fresh: bool, blocks: int) -> tuple[Choice, float]:
+        """How many of the states to verify, and what is gained by it, in tokens. visits: as `Window.promise`."""
+        best, most, total = Choice(1, 1.0), -float("inf"), 0.0
         for count, value in enumerate(visits, start=1):
             total += value
-            rate = self._tokens(total) / self._seconds(sequences, count, blocks)
-            if rate > best_rate:
-                best, best_rate = Choice(count, total), rate
-        return best
+            gain = self._gain(count, total, sequences, fresh, blocks)
+            if gain > most:
+                best, most = Choice(count, total), gain
+        return best, most
 
-    def learn(self, blocks: int, curves: Sequence[Sequence[float]]) -> None:
-        """curves[w - 1]: as `visits` of `choose`, for the states of the first w blocks of this round's draft."""
-        for window, values in enumerate(curves, start=1):
-            known = self.promises.setdefault(window, list(values))
-            mixed = zip_longest(known, values, fillvalue=0.0)  # blocks with fewer masks have fewer states
-            self.promises[window] = [MEMORY * old + (1 - MEMORY) * new for old, new in mixed]
-        for window in range(1, blocks + 1):
-            self._tried[window] = self.rounds
+    def learn(self, fresh: bool, promises: Sequence[Sequence[float]]) -> None:
+        """promises[w - 1]: as `Window.promise`, of the states in the first w blocks of this round's draft."""
+        for n, promise in enumerate(promises, start=1):
+            self.windows[fresh, n].learn(promise)
+            self.windows[fresh, n].tried = self.rounds
 
     def observe(
         self,
         blocks: int,
+        fresh: bool,
         choice: Choice | None,
         sequences: int,
         rows: int,
@@ -118,31 +139,23 @@ class Auto:
         if visited == 0:
             return
         self.reveals.add(tokens, visited)
+        self.pace.add(tokens / sequences, seconds)
         if choice is not None and choice.visits > 1:
             self.worth.add(max(visited - sequences, 0), sequences * (choice.visits - 1))
-        extra = seconds - self._cost(sequences * rows)
-        self.overheads.setdefault(blocks, deque(maxlen=RECENT)).append(max(extra, 0.0))
+        extra = seconds - self.prepare()(sequences * rows)
+        self.windows[fresh, blocks].overheads.append(max(extra, 0.0))
 
-    def _rate(self, blocks: int, curve: Sequence[float], sequences: int) -> float:
-        choice = self.choose(curve, sequences, blocks)
-        return self._tokens(choice.visits) / self._seconds(sequences, choice.states, blocks)
-
-    def _tokens(self, visits: float) -> float:
-        return self.reveals.value * (1 + self.worth.value * (visits - 1))
-
-    def _seconds(self, sequences: int, states: int, blocks: int) -> float:
+    def _gain(self, states: int, visits: float, sequences: int, fresh: bool, blocks: int) -> float:
+        """Tokens of a sequence beyond what its time is worth at the pace so far."""
+        tokens = self.reveals.value * (1 + self.worth.value * (visits - 1))
         copies = states + max(blocks - 1, 0)
-        return self._cost(sequences * copies * self.block_length) + self._overhead(blocks)
+        seconds = self.prepare()(sequences * copies * self.block_length) + self._overhead(fresh, blocks)
+        return tokens - self.pace.value * seconds
 
-    def _cost(self, rows: int) -> float:
-        return self.prepare()(rows)
-
-    def _overhead(self, blocks: int) -> float:
-        """Draft, plan and accept; for a window not tried yet as the nearest one in proportion."""
-        if blocks in self.overheads:
-            return statistics.median(self.overheads[blocks])
-        if not self.overheads:
+    def _overhead(self, fresh: bool, blocks: int) -> float:
+        """Of a window that was not tried yet as of the nearest one, in proportion."""
+        known = {key: w.overheads for key, w in self.windows.items() if w.overheads}
+        if not known:
             return 0.0
-        near = min(self.overheads, key=lambda known: abs(known - blocks))
-        scale = (blocks + 1) / (near + 1)
-        return statistics.median(self.overheads[near]) * scale
+        near = min(known, key=lambda key: (abs(key[1] - blocks), key[0] != fresh))
+        return statistics.median(known[near]) * (blocks + 1) / (near[1] + 1)

@@ -24,6 +24,7 @@ class Completion:
     steps:     for each token the denoising step inside its block that revealed it, from 0: the decode order.
     logprobs:  log p of each token under the target's softmax when it was put; None unless asked for.
     finish_reason: "stop", "length" or "error" (then `error` says what).
+    stop_token_id: the id that ended the text; None where a stop string or the length did.
     trace:     one entry a round, if the LLM was made with `trace=True`.
     """
 
@@ -34,6 +35,7 @@ class Completion:
     steps: list[int] = field(default_factory=list)
     logprobs: list[float] | None = None
     stats: Stats = field(default_factory=Stats)
+    stop_token_id: int | None = None
     trace: list[RoundTrace] | None = None
     error: SimsdError | None = None
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 import torch
 
 from simsd.core.layout import block_causal
-from simsd.engine.runner import Model, Runner
+from simsd.engine.runner import Runner
+from simsd.models.protocol import Model
 
 PREFIX = 256  # tokens that the rows attend to; the cost of longer ones differs by the attention term alone
 MOST_ROWS = 256
@@ -35,6 +36,20 @@ class CostTable:
         at = min(bisect_left(self.rows, rows), len(self.rows) - 1)
         (low, high), (begin, end) = self.rows[at - 1 : at + 1], self.seconds[at - 1 : at + 1]
         return begin + max(end - begin, 0.0) * (rows - low) / (high - low)
+
+
+class Costs:
+    """The tables measured so far for one target model: of each block length and number of threads, once."""
+
+    def __init__(self) -> None:
+        self._tables: dict[tuple[int, int], CostTable] = {}
+
+    def table(self, target: Runner) -> CostTable:
+        """The table of this runner's model, measured now if need be."""
+        key = (target.block_length, torch.get_num_threads())
+        if key not in self._tables:
+            self._tables[key] = measure(target.model, target.mask_id, target.block_length, target.max_position)
+        return self._tables[key]
 
 
 @torch.inference_mode()

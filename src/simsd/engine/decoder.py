@@ -91,24 +91,25 @@ class Decoder:
         if self.auto is not None:
             drafted = work.draft.tokens.shape[1] if work.draft.doubt is not None else 0
             visited, tokens = sum(t.states for t in taken), sum(t.tokens for t in taken)
-            self.auto.observe(drafted, work.choice, len(sequences), rows, sum(spent), visited, tokens)
+            took = (sum(spent), visited, tokens)
+            self.auto.observe(drafted, now.fresh, work.choice, len(sequences), rows, *took)
 
     def _draft(self, sequences: Many[Sequence], now: Round, rules: Rules) -> Draft:
         if self.drafter is None:
             return empty_draft(now.state)
-        gamma, blocks = self._window(sequences)
+        gamma, blocks = self._window(sequences, now)
         if blocks == 0:
             return empty_draft(now.state)
         by_draw = self.options.acceptance == "replay"
         request = DraftRequest(now.state, blocks, rules.sampler, rules.schedule, by_draw, now.salt, sequences)
         return limit(self.drafter.propose(request), gamma, whole_steps=by_draw)
 
-    def _window(self, sequences: Many[Sequence]) -> tuple[int, int]:
+    def _window(self, sequences: Many[Sequence], now: Round) -> tuple[int, int]:
         """The window in tokens and in blocks; no block beyond what the batch still needs."""
         size = self.options.block_length
         gamma = self.options.num_speculative_tokens
         if self.auto is not None:
-            blocks = self.auto.blocks(len(sequences))
+            blocks = self.auto.blocks(len(sequences), now.fresh)
             gamma = blocks * size
         elif not isinstance(gamma, int):  # the paper drafts inside a block; exact decoding gains by going on
             blocks = 1 if self.options.layout == "paired" else 2

@@ -213,6 +213,12 @@ class Sequence:
         self.stats.tokens = count
 
     @property
+    def stop_token_id(self) -> int | None:
+        """The id behind `token_ids` that ended them; None where something else did."""
+        at = len(self.prompt_ids) + len(self.token_ids)
+        return self.text_ids[at] if self.finish_reason == "stop" and self.text_end is None else None
+
+    @property
     def token_steps(self) -> list[int]:
         """The reveal step of each of `token_ids` inside its block."""
         return self.steps[self._tail : self._tail + len(self.token_ids)]

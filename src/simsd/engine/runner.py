@@ -3,32 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from simsd.core.layout import Layout, block_causal
+from simsd.models.protocol import Model
 
 PREFILL_ROWS = 512
-
-
-class Model(Protocol):
-    """Anything that can be target or draft: `(ids, positions, mask, cache) -> hidden`, and a head."""
-
-    @property
-    def dtype(self) -> torch.dtype: ...
-
-    @property
-    def device(self) -> torch.device: ...
-
-    def make_cache(self, sequences: int, capacity: int) -> Any: ...
-
-    def forward(
-        self, ids: Tensor, positions: Tensor, bias: Tensor | None, cache: Any, slots: int | Tensor, length: int
-    ) -> Tensor: ...
-
-    def head(self, hidden: Tensor) -> Tensor: ...
 
 
 class Runner:

@@ -160,8 +160,8 @@ def _best_states(draft: Draft, now: Round, auto: Auto) -> tuple[States, Choice]:
         torch.where(block < window, worth, 0.0).sort(1, descending=True).values.mean(0).tolist()
         for window in range(1, len(tables) + 1)
     ]
-    choice = auto.choose(curves[-1], len(worth), len(tables))
-    auto.learn(len(tables), curves)
+    choice, _ = auto.choose(curves[-1], len(worth), now.fresh, len(tables))
+    auto.learn(now.fresh, curves)
     states = keep_best(states, chance, choice.states)
     return trim(states) if states.tokens.device.type == "cpu" else states, choice
 

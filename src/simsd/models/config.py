@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from simsd.errors import ModelError
@@ -17,11 +18,70 @@ _BLOCK_IN_NAME = re.compile(r"[-_]b(\d+)(?![a-z0-9])", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
+class MoEConfig:
+    """Sizes and routing of the layers that have experts; `moe.Router` says what the routing fields mean.
+
+    sparse_layers: the indexes of these layers; all others have one dense MLP.
+    """
+
+    num_experts: int
+    num_experts_per_tok: int
+    moe_intermediate_size: int
+    sparse_layers: tuple[int, ...]
+    norm_topk_prob: bool = True
+    score_function: str = "softmax"
+    n_group: int = 1
+    topk_group: int = 1
+    routed_scaling_factor: float = 1.0
+    num_shared_experts: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "n_group", "topk_group"):
+            if getattr(self, name) < 1:
+                raise ModelError(f"config.json says {name} = {getattr(self, name)}; it must be at least 1.")
+        if self.score_function not in ("softmax", "sigmoid"):
+            raise ModelError(f"score_function {self.score_function!r} is not supported; only softmax and sigmoid are.")
+        if self.num_experts % self.n_group or self.topk_group > self.n_group:
+            raise ModelError(
+                f"config.json wants {self.topk_group} of {self.n_group} groups of {self.num_experts} experts; "
+                "the groups must be of equal size, and no more chosen than there are."
+            )
+        choice = self.num_experts // self.n_group * self.topk_group
+        if self.num_experts_per_tok > choice:
+            raise ModelError(
+                f"config.json says num_experts_per_tok = {self.num_experts_per_tok}, "
+                f"but only {choice} experts can be chosen from."
+            )
+
+    @classmethod
+    def from_dict(cls, raw: Mapping[str, Any], num_hidden_layers: int) -> MoEConfig | None:
+        """From parsed JSON; None for a model without experts."""
+        if not raw.get("num_experts"):
+            return None
+        step = max(_int(_get(raw, "decoder_sparse_step", 1)), 1)
+        dense = {_int(index) for index in _kind(raw.get("mlp_only_layers") or [], list)}
+        dense |= set(range(_int(_get(raw, "first_k_dense_replace", 0))))
+        return cls(
+            num_experts=_int(raw["num_experts"]),
+            num_experts_per_tok=_int(_get(raw, "num_experts_per_tok", 1)),
+            moe_intermediate_size=_int(_get(raw, "moe_intermediate_size", raw["intermediate_size"])),
+            sparse_layers=tuple(i for i in range(num_hidden_layers) if i not in dense and (i + 1) % step == 0),
+            norm_topk_prob=_kind(_get(raw, "norm_topk_prob", True), bool),
+            score_function=_kind(_get(raw, "score_function", "softmax"), str),
+            n_group=_int(_get(raw, "n_group", 1)),
+            topk_group=_int(_get(raw, "topk_group", 1)),
+            routed_scaling_factor=float(_get(raw, "routed_scaling_factor", 1.0)),
+            num_shared_experts=_int(_get(raw, "num_shared_experts", 0)),
+        )
+
+
+@dataclass(frozen=True)
 class ModelConfig:
-    """Sizes and special ids of an SDAR checkpoint (method section 1).
+    """Sizes and special ids of a block-diffusion checkpoint (method section 1).
 
     `block_length` and `mask_token_id` are None when the checkpoint does not state them; `registry.with_defaults`
-    fills them in. `trained_block_lengths` is only a hint: `-b8` in the checkpoint's name, else its `block_size`.
+    fills them in. `partial_rotary_factor` is the part of each head that is rotated; `moe` is None for a dense model.
+    `trained_block_lengths` is only a hint: `-b8` in the checkpoint's name, else its `block_size`.
     """
 
     model_type: str
@@ -42,6 +102,8 @@ class ModelConfig:
     stop_token_ids: tuple[int, ...] = ()
     torch_dtype: str | None = None
     trained_block_lengths: tuple[int, ...] = ()
+    partial_rotary_factor: float = 1.0
+    moe: MoEConfig | None = None
 
     def __post_init__(self) -> None:
         for name in _SIZES:
@@ -63,6 +125,11 @@ class ModelConfig:
             )
         if self.head_dim % 2:
             raise ModelError(f"config.json says head_dim = {self.head_dim}; rotary positions need an even number.")
+        if not 0 < self.partial_rotary_factor <= 1 or self.rotary_dim % 2 or self.rotary_dim == 0:
+            raise ModelError(
+                f"config.json says partial_rotary_factor = {self.partial_rotary_factor}; "
+                f"of a head of {self.head_dim} it must take an even number."
+            )
         if self.block_length is not None and self.block_length < 1:
             raise ModelError(f"config.json says block_size = {self.block_length}; it must be at least 1.")
         if self.mask_token_id is not None and not 0 <= self.mask_token_id < self.vocab_size:
@@ -75,6 +142,11 @@ class ModelConfig:
     def groups(self) -> int:
         """Query heads that share one key/value head."""
         return self.num_attention_heads // self.num_key_value_heads
+
+    @property
+    def rotary_dim(self) -> int:
+        """Leading dimensions of each head that are rotated by position."""
+        return int(self.head_dim * self.partial_rotary_factor)
 
     def override(self, *, mask_token_id: int | None = None, block_length: int | None = None) -> ModelConfig:
         """The same model with the user's MASK id or block length; None keeps the checkpoint's."""
@@ -100,18 +172,19 @@ class ModelConfig:
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any], generation: Mapping[str, Any] = {}, name: str = "") -> ModelConfig:
         """The same from parsed JSON; `name` is the checkpoint's name, for the block length it was trained for."""
+        raw = {**_CLASS_DEFAULTS.get(str(raw.get("model_type")), {}), **raw}
         missing = [key for key in _REQUIRED if raw.get(key) is None]
         if missing:
             raise ModelError(f"config.json lacks {', '.join(missing)}; is this a block-diffusion language model?")
         try:
             _refuse_unsupported(raw)
-            heads = _int(raw["num_attention_heads"])
+            heads, layers = _int(raw["num_attention_heads"]), _int(raw["num_hidden_layers"])
             return cls(
                 model_type=_kind(raw["model_type"], str),
                 vocab_size=_int(raw["vocab_size"]),
                 hidden_size=_int(raw["hidden_size"]),
                 intermediate_size=_int(raw["intermediate_size"]),
-                num_hidden_layers=_int(raw["num_hidden_layers"]),
+                num_hidden_layers=layers,
                 num_attention_heads=heads,
                 num_key_value_heads=_int(_get(raw, "num_key_value_heads", heads)),
                 head_dim=_int(_get(raw, "head_dim", _int(raw["hidden_size"]) // max(heads, 1))),
@@ -125,11 +198,17 @@ class ModelConfig:
                 stop_token_ids=_stop_ids(generation, raw),
                 torch_dtype=_dtype_name(raw),
                 trained_block_lengths=_trained_block_lengths(raw, name),
+                partial_rotary_factor=float(_get(_rope(raw) | raw, "partial_rotary_factor", 1.0)),
+                moe=MoEConfig.from_dict(raw, layers),
             )
         except (TypeError, ValueError, OverflowError) as error:
             raise ModelError(f"config.json holds a value of the wrong kind: {error}.") from error
 
 
+# What a model type's own code assumes where config.json is silent.
+_CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {"llada2_moe": {"partial_rotary_factor": 0.5, "score_function": "sigmoid"}}
+)
 _REQUIRED = (
     "model_type",
     "vocab_size",
@@ -227,6 +306,11 @@ def _refuse_unsupported(raw: Mapping[str, Any]) -> None:
         raise ModelError(
             f"sliding-window attention ({raw.get('sliding_window')} tokens) is not supported; "
             "set use_sliding_window to false in config.json if the model does not need it."
+        )
+    if raw.get("use_qk_norm") is False or raw.get("norm_head"):
+        raise ModelError(
+            "config.json says use_qk_norm = false or norm_head = true; only models with normed queries and keys "
+            "and a plain head are supported."
         )
     activation = raw.get("hidden_act") or "silu"
     if activation != "silu":

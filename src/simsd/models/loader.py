@@ -7,12 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any, Generic, TypeVar
 
 import torch
 
 from simsd.errors import ModelError, PairError
 from simsd.models import registry
 from simsd.models.config import ModelConfig
+from simsd.models.protocol import Model
 from simsd.models.tokenizer import Tokenizer
 from simsd.models.transformer import Transformer
 from simsd.models.weights import WeightFiles
@@ -28,11 +30,14 @@ _DTYPES = MappingProxyType(
 _SMALL = 1 << 30  # bytes of weights up to which "auto" means float32 on a CPU
 
 
-@dataclass(frozen=True)
-class LoadedModel:
-    """A checkpoint ready to run. `config` has block length and MASK id filled in."""
+M_co = TypeVar("M_co", bound=Model, covariant=True)
 
-    model: Transformer
+
+@dataclass(frozen=True)
+class LoadedModel(Generic[M_co]):
+    """A model ready to run. `config` has block length and MASK id filled in."""
+
+    model: M_co
     config: ModelConfig
     tokenizer: Tokenizer
     name: str
@@ -55,7 +60,7 @@ def load(
     device: str | torch.device = "auto",
     mask_token_id: int | None = None,
     block_length: int | None = None,
-) -> LoadedModel:
+) -> LoadedModel[Transformer]:
     """Loads a checkpoint from a folder, the hub or the package itself.
 
     Args:
@@ -159,7 +164,7 @@ def pick_dtype(dtype: str, device: torch.device, config: ModelConfig, nbytes: in
     return _DTYPES[dtype]
 
 
-def check_pair(target: LoadedModel, draft: LoadedModel) -> None:
+def check_pair(target: LoadedModel[Any], draft: LoadedModel[Any]) -> None:
     """Makes sure that the draft model's tokens are the target's.
 
     Raises:

@@ -64,6 +64,22 @@ class Tokenizer:
             ) from error
         return cls(backend, mask_token_id, chat_template=template, special_tokens=special, name=folder.name)
 
+    @classmethod
+    def from_transformers(cls, tokenizer: Any, mask_token_id: int | None = None) -> Tokenizer:
+        """A tokenizer that was loaded with transformers.
+
+        Raises:
+            ModelError: it is not one of the fast tokenizers.
+        """
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        if not isinstance(backend, tokenizers.Tokenizer):
+            raise ModelError(f"{type(tokenizer).__name__} is not a fast tokenizer of transformers; load it as one.")
+        special = {key: str(getattr(tokenizer, key)) for key in _SPECIAL if getattr(tokenizer, key, None)}
+        template = getattr(tokenizer, "chat_template", None)
+        template = template.get("default") if isinstance(template, dict) else template
+        name = str(getattr(tokenizer, "name_or_path", ""))
+        return cls(backend, mask_token_id, chat_template=template, special_tokens=special, name=name)
+
     @property
     def vocab_size(self) -> int:
         """Entries of the tokenizer, added tokens included; the model's vocabulary may be padded beyond."""
@@ -136,6 +152,24 @@ class Tokenizer:
     def incremental(self) -> IncrementalText:
         """A decoder for text that arrives a few tokens at a time."""
         return IncrementalText(self)
+
+
+class IdTokenizer(Tokenizer):
+    """Of a model that came without a tokenizer: prompts are ids, and text is ids written out."""
+
+    def __init__(self, vocab_size: int, mask_token_id: int | None = None, name: str = "") -> None:
+        super().__init__(tokenizers.Tokenizer(tokenizers.models.WordLevel()), mask_token_id, name=name)
+        self._size = vocab_size
+
+    @property
+    def vocab_size(self) -> int:
+        return self._size
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        raise PromptError(f"{self.name} came without a tokenizer; pass token ids, or give tokenizer=.")
+
+    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+        return " ".join(map(str, ids))
 
 
 class IncrementalText:

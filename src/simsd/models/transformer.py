@@ -1,4 +1,4 @@
-"""The Qwen3-shaped transformer of SDAR checkpoints, as inference code over a KV cache (method section 1).
+"""The Qwen3-shaped transformer of block-diffusion checkpoints, as inference code over a KV cache (method section 1).
 
 No autograd and no modules: a forward is a loop over layers that hold fused weights. The caller sets
 `torch.inference_mode()`.
@@ -139,12 +139,14 @@ def rotary_table(config: ModelConfig, dtype: torch.dtype, device: torch.device) 
     """`[max_position_embeddings, 2, head_dim]`: each position's cosines, then sines with the first half negated.
 
     Angles are computed in float32 (float64 for a float64 model), then rounded to the model's dtype. The sign is in
-    the table because the rotation is written as x*cos + roll(x, D/2)*sin.
+    the table because the rotation is written as x*cos + roll(x, D/2)*sin. Where only a part of the head is rotated,
+    it is the beginning of each half, and the rest stands still.
     """
     wide = torch.float64 if dtype == torch.float64 else torch.float32
-    half = torch.arange(0, config.head_dim, 2, device=device, dtype=wide) / config.head_dim
+    exponents = torch.arange(0, config.rotary_dim, 2, device=device, dtype=wide) / config.rotary_dim
+    speeds = F.pad(1.0 / config.rope_theta**exponents, (0, (config.head_dim - config.rotary_dim) // 2))
     positions = torch.arange(config.max_position_embeddings, device=device, dtype=wide)
-    angles = torch.outer(positions, 1.0 / config.rope_theta**half)
+    angles = torch.outer(positions, speeds)
     cos, sin = angles.cos(), angles.sin()
     return torch.stack((torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)), 1).to(dtype)
 

@@ -1,0 +1,120 @@
+"""Mixture of experts: a router names a few experts for each row, and the rows of one expert are multiplied together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Router:
+    """Which experts each row goes to, and how much each of them counts.
+
+    weight: `[E, H]`, in the dtype the scores are computed in: float32, or float64 for a float64 model.
+    top_k: experts a row.
+    score: "softmax" over all experts (SDAR-MoE), or "sigmoid" of each (LLaDA2).
+    renormalise: the weights of a row's experts sum to one (before `scale`).
+    bias: `[E]` or None, added to the scores only while experts are chosen: it balances their load.
+    groups, kept_groups: experts form that many groups of equal size; only those of the best `kept_groups` may be
+        chosen. A group is as good as its two best experts together.
+    scale: every weight is multiplied by it.
+    """
+
+    weight: Tensor
+    top_k: int
+    score: str = "softmax"
+    renormalise: bool = True
+    bias: Tensor | None = None
+    groups: int = 1
+    kept_groups: int = 1
+    scale: float = 1.0
+
+    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """x `[M, H]` -> the experts of each row `[M, k]` (ids), and their weights `[M, k]`."""
+        logits = F.linear(x.to(self.weight.dtype), self.weight)
+        scores = logits.softmax(-1) if self.score == "softmax" else logits.sigmoid()
+        wanted = scores if self.bias is None else scores + self.bias
+        if self.kept_groups < self.groups:
+            wanted = self._within_groups(wanted)
+        chosen = wanted.topk(self.top_k, -1).indices
+        weights = scores.gather(-1, chosen)
+        if self.renormalise:
+            weights = weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(weights.dtype).tiny)
+        return chosen, weights * self.scale
+
+    def _within_groups(self, wanted: Tensor) -> Tensor:
+        grouped = wanted.unflatten(-1, (self.groups, -1))  # [M, G, E/G]
+        merit = grouped.topk(min(2, grouped.shape[-1]), -1).values.sum(-1)
+        kept = torch.zeros_like(merit, dtype=torch.bool).scatter_(-1, merit.topk(self.kept_groups, -1).indices, True)
+        return grouped.masked_fill(~kept[..., None], -torch.inf).flatten(-2)
+
+
+class Experts:
+    """E SwiGLU networks as two stacks of weights.
+
+    Rows are sorted by expert, and each stack is one grouped product: weights of experts that no row chose are not
+    read. PyTorch's own grouped product is as fast as a loop over packed experts where a few rows meet many of them,
+    and waits for nothing on an accelerator; where it cannot be had (float64, older versions), groups are filled up
+    to the length of the longest.
+    """
+
+    def __init__(self, gate_up: Tensor, down: Tensor) -> None:
+        """gate_up: `[E, 2*I, H]`, the gate first. down: `[E, H, I]`."""
+        self.gate_up = gate_up
+        self.down = down
+        self.product = _grouped if _grouped_works(gate_up) and _grouped_works(down) else _filled_up
+
+    def __call__(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
+        """x `[M, H]`, chosen and weights `[M, k]` -> the weighted sum of each row's experts `[M, H]`, in x's dtype."""
+        top_k = chosen.shape[1]
+        expert, order = chosen.flatten().sort(stable=True)
+        ids = torch.arange(self.down.shape[0], device=x.device)
+        ends = torch.searchsorted(expert, ids, right=True)  # where the rows of each expert end
+        gate, up = self.product(x[order // top_k], self.gate_up, expert, ends).chunk(2, -1)
+        sorted_rows = self.product(F.silu(gate) * up, self.down, expert, ends)
+        rows = torch.empty_like(sorted_rows).index_copy_(0, order, sorted_rows).view(*chosen.shape, -1)
+        return (rows * weights[..., None]).sum(1).to(x.dtype)
+
+
+class MixtureOfExperts:
+    """The experts that the router chooses and, where there is one, the expert that all rows share. `[M, H]` -> same."""
+
+    def __init__(self, router: Router, experts: Experts, shared: Callable[[Tensor], Tensor] | None = None) -> None:
+        self.router = router
+        self.experts = experts
+        self.shared = shared
+
+    def __call__(self, x: Tensor) -> Tensor:
+        y = self.experts(x, *self.router(x))
+        return y if self.shared is None else y + self.shared(x)
+
+
+def _grouped(rows: Tensor, weight: Tensor, expert: Tensor, ends: Tensor) -> Tensor:
+    return F.grouped_mm(rows, weight.mT, offs=ends.to(torch.int32))
+
+
+def _filled_up(rows: Tensor, weight: Tensor, expert: Tensor, ends: Tensor) -> Tensor:
+    starts = ends - torch.bincount(expert, minlength=weight.shape[0])
+    place = torch.arange(expert.shape[0], device=expert.device) - starts[expert]
+    batch = rows.new_zeros(weight.shape[0], int(place.max()) + 1, rows.shape[1])
+    batch[expert, place] = rows
+    return torch.bmm(batch, weight.mT)[expert, place]
+
+
+def _grouped_works(weight: Tensor) -> bool:
+    """Whether PyTorch's grouped product takes this stack, on its device and in its dtype: it has come by and by."""
+    ends = torch.ones(weight.shape[0], dtype=torch.long, device=weight.device)
+    rows = weight.new_zeros(1, weight.shape[2])
+    try:
+        return bool((_grouped(rows, weight, ends[:1] - 1, ends) == 0).all())
+    except (AttributeError, RuntimeError, NotImplementedError, TypeError):
+        return False
+
+
+def router_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Scores are computed in float32 at least: in bfloat16 two experts would often look alike."""
+    return torch.float64 if dtype == torch.float64 else torch.float32

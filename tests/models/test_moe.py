@@ -1,0 +1,89 @@
+"""The router's choices, and the grouped products against a plain loop over rows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from simsd.models.moe import Experts, Router, _filled_up, _grouped, router_dtype
+
+E, H, INNER = 8, 16, 24
+
+
+def stacks(dtype: torch.dtype, seed: int = 0) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    gate_up = torch.randn(E, 2 * INNER, H, generator=generator) * H**-0.5
+    down = torch.randn(E, H, INNER, generator=generator) * INNER**-0.5
+    return gate_up.to(dtype), down.to(dtype)
+
+
+def one_by_one(x: Tensor, chosen: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
+    rows = []
+    for row, ids, counts in zip(x, chosen.tolist(), weights, strict=True):
+        gate, up = zip(*[(gate_up[e] @ row).chunk(2) for e in ids], strict=True)
+        rows.append(sum(w * (down[e] @ (F.silu(g) * u)) for e, g, u, w in zip(ids, gate, up, counts, strict=True)))
+    return torch.stack(rows)
+
+
+@pytest.mark.parametrize("product", [_grouped, _filled_up])
+@pytest.mark.parametrize("chosen", ["mixed", "all one expert", "the last alone", "one row"])
+def test_grouped_products_equal_a_loop_over_rows(product, chosen: str):
+    torch.manual_seed(1)
+    ids = torch.rand(9, E).topk(3, -1).indices
+    if chosen == "all one expert":
+        ids = torch.tensor([[4]]).expand(9, 1)
+    elif chosen == "the last alone":
+        ids = torch.full((2, 1), E - 1)
+    elif chosen == "one row":
+        ids = torch.tensor([[6, 0]])
+    x, weights = torch.randn(ids.shape[0], H), torch.rand(ids.shape)
+    experts = Experts(*stacks(torch.float32))
+    experts.product = product
+    torch.testing.assert_close(experts(x, ids, weights), one_by_one(x, ids, weights, *stacks(torch.float32)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+def test_every_dtype_gives_rows_in_its_own(dtype: torch.dtype):
+    torch.manual_seed(2)
+    x, ids, weights = torch.randn(5, H), torch.rand(5, E).topk(2, -1).indices, torch.rand(5, 2)
+    experts = Experts(*stacks(dtype))
+    found = experts(x.to(dtype), ids, weights.to(router_dtype(dtype)))
+    assert found.dtype == dtype
+    exact = one_by_one(x.double(), ids, weights.double(), *stacks(torch.float64))
+    size = {torch.float64: 1e-6, torch.float32: 1e-5}.get(dtype, 0.05)
+    assert (found.double() - exact).abs().max() < size * exact.abs().max()
+
+
+def test_softmax_router_takes_the_likeliest_and_lets_them_sum_to_one():
+    router = Router(torch.eye(4), top_k=2)
+    chosen, weights = router(torch.tensor([[0.0, 2.0, 1.0, -3.0]]))
+    assert chosen.tolist() == [[1, 2]]
+    torch.testing.assert_close(weights, torch.tensor([[2.0, 1.0]]).softmax(-1))
+    whole = torch.tensor([0.0, 2.0, 1.0, -3.0]).softmax(-1)
+    _, plain = Router(torch.eye(4), top_k=2, renormalise=False)(torch.tensor([[0.0, 2.0, 1.0, -3.0]]))
+    torch.testing.assert_close(plain[0], whole[[1, 2]])
+
+
+def test_bias_decides_who_is_chosen_and_not_how_much_it_counts():
+    x = torch.tensor([[1.0, 0.5, 0.0, -1.0]])
+    bias = torch.tensor([0.0, 0.0, 0.0, 5.0])
+    chosen, weights = Router(torch.eye(4), 2, "sigmoid", renormalise=False, bias=bias, scale=2.0)(x)
+    assert chosen.tolist() == [[3, 0]]
+    torch.testing.assert_close(weights, 2 * torch.tensor([[-1.0, 1.0]]).sigmoid())
+
+
+def test_groups_that_are_not_kept_are_closed_even_to_the_best_expert():
+    x = torch.tensor([[9.0, -9.0, 1.0, 1.0, 0.5, 0.5]])  # the best expert sits beside the worst
+    closed, _ = Router(torch.eye(6), 2, "sigmoid", groups=3, kept_groups=1)(x)
+    assert sorted(closed[0].tolist()) == [2, 3]
+    free, _ = Router(torch.eye(6), 2, "sigmoid", groups=3, kept_groups=3)(x)
+    assert 0 in free[0].tolist()
+
+
+def test_scores_of_a_bfloat16_model_are_float32():
+    assert router_dtype(torch.bfloat16) == torch.float32
+    x = torch.tensor([[1.0, 1.001, 0.0, 0.0]])  # the same number in bfloat16
+    chosen, _ = Router(torch.eye(4), 1)(x)
+    assert chosen.tolist() == [[1]]
