@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from simsd.core.draft import Draft
-from simsd.core.states import States, select, without_idle
+from simsd.core.states import States, without_idle
 
 # A draft foresees tokens far better than their order: among confidences near 1 the order is nearly noise. Dividing the
 # log-odds by this, rather than taking them at their word, raised the tokens per forward at equal query tokens.
@@ -78,10 +78,3 @@ def keep_likely(states: States, chance: Tensor, least: float) -> States:
     keep = torch.cat((torch.ones_like(states.valid[:, : states.in_place]), chance >= least), 1)
     keep[:, states.root] = True
     return without_idle(replace(states, valid=states.valid & keep))
-
-
-def keep_best(states: States, chance: Tensor, count: int) -> States:
-    """Of each sequence the `count` states that a walk most likely comes by, the root among them. chance: as above."""
-    chance = torch.where(states.valid[:, states.in_place :], chance, -1.0)
-    chance[:, states.root - states.in_place] = torch.inf
-    return without_idle(select(states, chance.topk(count, 1).indices + states.in_place))

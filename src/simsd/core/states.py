@@ -134,10 +134,10 @@ def build(state: BlockState, draft: Draft, tables: Sequence[Tensor]) -> States:
 
 
 def select(states: States, index: Tensor) -> States:
-    """Of each sequence the states in place and those at `index` [N, K], columns behind them; the first is the root."""
+    """Of each sequence the states at `index` [N, K], the first of them the root, and those in place that they see."""
     front = torch.arange(states.in_place, device=index.device).expand(index.shape[0], -1)
     columns = torch.cat((front, index), 1)
-    return replace(
+    chosen = replace(
         states,
         tokens=states.tokens.gather(1, columns[..., None].expand(-1, -1, states.tokens.shape[2])),
         block=states.block.gather(1, columns),
@@ -146,6 +146,7 @@ def select(states: States, index: Tensor) -> States:
         valid=states.valid.gather(1, columns),
         root=states.in_place,
     )
+    return without_idle(chosen)
 
 
 def without_idle(states: States) -> States:

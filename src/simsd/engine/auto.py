@@ -2,12 +2,13 @@
 
 Of the exact method alone, whose text depends on neither. A round over a set of states S brings, in expectation,
 
-    r (1 + c (sum of v(s) over S - 1))  tokens in  T(query tokens of S) + overhead  seconds,
+    r (sum of c v(s) over S)  tokens in  T(query tokens of S) + overhead  seconds,
 
-where v(s) is the draft's own probability that the walk comes by s (`core.likelihood`), c what these were worth so far,
-r the tokens that a visited state reveals, T the measured cost of a forward, and the overhead that of drafting, layout
-and acceptance. Decoding as a whole is fastest where each round maximises tokens - pace * seconds, the pace being the
-tokens a second that the rounds come to (Dinkelbach 1967). Ordinary decoding is a window of no block.
+where v(s) is the draft's own probability that the walk comes by s (`core.likelihood`), c what such promises were worth
+so far in that block of the window (1 for the state at hand), r the tokens that a visited state reveals, T the measured
+cost of a forward, and the overhead that of drafting, layout and acceptance. Decoding as a whole is fastest where each
+round maximises tokens - pace * seconds, the pace being the tokens a second that the rounds come to (Dinkelbach 1967).
+Ordinary decoding is a window of no block.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from simsd.engine.costs import CostTable
 
 MOST_BLOCKS = 3
 FIRST = (2, 2, 0)  # windows of the first rounds: without an ordinary one its overhead would be a guess
-PROBE = 48  # rounds after which a longer window, or any where drafting seemed not to pay, is tried again
+PROBE = 64  # rounds after which a longer window, or any where drafting seemed not to pay, is tried again
 MEMORY = 0.96  # of a running sum, a round
 RECENT = 15  # rounds whose median is the overhead
 
@@ -45,10 +46,12 @@ class Running:
 
 @dataclass(frozen=True)
 class Choice:
-    """A round's set: the number of states of each sequence, and the visits that they promise, per sequence."""
+    """A round's set of states: for a fresh block or not, over so many blocks; promised: the sum of v over the states of
+    each block and over all sequences."""
 
-    states: int
-    visits: float
+    fresh: bool
+    blocks: int
+    promised: list[float]
 
 
 @dataclass
@@ -56,18 +59,19 @@ class Window:
     """What is known of a window of some blocks.
 
     promise: mean probability of a visit of a sequence's likeliest 1st, 2nd, 3rd ... state; overheads: seconds beside
-    the target's forward, of the newest rounds; tried: the newest round.
+    the target's forward, of the newest rounds; tried: the newest round; seen: how often.
     """
 
     promise: list[float] = field(default_factory=list)
     overheads: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
     tried: int = -PROBE
+    seen: int = 0
 
     def learn(self, promise: Sequence[float]) -> None:
-        if not self.promise:
-            self.promise = list(promise)
+        self.seen += 1
+        new = max(1 / self.seen, 1 - MEMORY)
         mixed = zip_longest(self.promise, promise, fillvalue=0.0)  # blocks with fewer masks have fewer states
-        self.promise = [MEMORY * old + (1 - MEMORY) * new for old, new in mixed]
+        self.promise = [(1 - new) * old + new * value for old, value in mixed]
 
 
 class Auto:
@@ -82,7 +86,7 @@ class Auto:
         self._table: CostTable | None = None
         self.block_length = block_length
         self.reveals = Running(1.0, 1.0)
-        self.worth = Running(1.0, 1.0)
+        self.worth = [Running(1.0, 1.0) for _ in range(MOST_BLOCKS)]
         self.pace = Running(0.0, 0.0)
         self.windows = {(fresh, n): Window() for fresh in (False, True) for n in range(MOST_BLOCKS + 1)}
         self.rounds = 0
@@ -92,6 +96,11 @@ class Auto:
         if self._table is None:
             self._table = self._costs()
         return self._table
+
+    @property
+    def trust(self) -> list[float]:
+        """c, for each block of a window."""
+        return [min(worth.value, 1.0) for worth in self.worth]
 
     def blocks(self, sequences: int, fresh: bool) -> int:
         """The window of the next round; 0 is ordinary decoding. fresh: a sequence is at the beginning of its block."""
@@ -108,14 +117,14 @@ class Auto:
         longer = min(best + 1, MOST_BLOCKS)
         return longer if self.rounds - self.windows[fresh, longer].tried >= PROBE else best
 
-    def choose(self, visits: Sequence[float], sequences: int, fresh: bool, blocks: int) -> tuple[Choice, float]:
-        """How many of the states to verify, and what is gained by it, in tokens. visits: as `Window.promise`."""
-        best, most, total = Choice(1, 1.0), -float("inf"), 0.0
-        for count, value in enumerate(visits, start=1):
+    def choose(self, promise: Sequence[float], sequences: int, fresh: bool, blocks: int) -> tuple[int, float]:
+        """How many of the states to verify, and what is gained by it, in tokens. promise: as `Window.promise`."""
+        best, most, total = 1, -float("inf"), 0.0
+        for count, value in enumerate(promise, start=1):
             total += value
             gain = self._gain(count, total, sequences, fresh, blocks)
             if gain > most:
-                best, most = Choice(count, total), gain
+                best, most = count, gain
         return best, most
 
     def learn(self, fresh: bool, promises: Sequence[Sequence[float]]) -> None:
@@ -126,28 +135,29 @@ class Auto:
 
     def observe(
         self,
-        blocks: int,
-        fresh: bool,
-        choice: Choice | None,
+        choice: Choice,
         sequences: int,
         rows: int,
         seconds: float,
-        visited: float,
+        visited: Sequence[float],
         tokens: float,
     ) -> None:
-        """What a round came to. visited: states that the walks came by; tokens: committed; both over all sequences."""
-        if visited == 0:
+        """What a round came to. visited: states of each block that the walks came by; tokens: committed; both over all
+        sequences."""
+        if not sum(visited):
             return
-        self.reveals.add(tokens, visited)
+        self.reveals.add(tokens, sum(visited))
         self.pace.add(tokens / sequences, seconds)
-        if choice is not None and choice.visits > 1:
-            self.worth.add(max(visited - sequences, 0), sequences * (choice.visits - 1))
+        for at, (promised, found) in enumerate(zip(choice.promised, visited, strict=False)):
+            certain = sequences if at == 0 else 0  # the states at hand
+            if promised > certain:
+                self.worth[at].add(max(found - certain, 0), promised - certain)
         extra = seconds - self.prepare()(sequences * rows)
-        self.windows[fresh, blocks].overheads.append(max(extra, 0.0))
+        self.windows[choice.fresh, choice.blocks].overheads.append(max(extra, 0.0))
 
     def _gain(self, states: int, visits: float, sequences: int, fresh: bool, blocks: int) -> float:
-        """Tokens of a sequence beyond what its time is worth at the pace so far."""
-        tokens = self.reveals.value * (1 + self.worth.value * (visits - 1))
+        """Tokens of a sequence beyond what its time is worth at the pace so far. visits: expected, of a sequence."""
+        tokens = self.reveals.value * visits
         copies = states + max(blocks - 1, 0)
         seconds = self.prepare()(sequences * copies * self.block_length) + self._overhead(fresh, blocks)
         return tokens - self.pace.value * seconds

@@ -16,7 +16,7 @@ from torch import Tensor
 from simsd.core.draft import Draft, empty_draft, limit
 from simsd.core.layout import with_pending
 from simsd.drafters.base import Drafter, DraftRequest
-from simsd.engine.auto import Auto
+from simsd.engine.auto import Auto, Choice
 from simsd.engine.batch import Round, Rules
 from simsd.engine.options import DecodingOptions
 from simsd.engine.request import Sequence, Stats
@@ -31,10 +31,10 @@ MOST_ROWS = 4096
 
 @dataclass(frozen=True)
 class Taken:
-    """What a sequence took over from a round: places of the window, states that the walk came by, tokens."""
+    """What a sequence took over from a round: places of the window, states of each block that were visited, tokens."""
 
     places: int
-    states: int
+    states: list[int]
     tokens: int
 
 
@@ -89,10 +89,9 @@ class Decoder:
             sequence.stats.count_round(forwards, rows, *spent)
         self.totals.count_round(forwards, rows * len(sequences), *spent)
         if self.auto is not None:
-            drafted = work.draft.tokens.shape[1] if work.draft.doubt is not None else 0
-            visited, tokens = sum(t.states for t in taken), sum(t.tokens for t in taken)
-            took = (sum(spent), visited, tokens)
-            self.auto.observe(drafted, now.fresh, work.choice, len(sequences), rows, *took)
+            visited = [sum(counts) for counts in zip(*(t.states for t in taken), strict=True)]
+            choice = work.choice or Choice(now.fresh, 0, [])
+            self.auto.observe(choice, len(sequences), rows, sum(spent), visited, sum(t.tokens for t in taken))
 
     def _draft(self, sequences: Many[Sequence], now: Round, rules: Rules) -> Draft:
         if self.drafter is None:
@@ -144,7 +143,7 @@ class Decoder:
                     "the weights or the dtype overflow: try dtype float32 or bfloat16"
                 )
                 sequence.finish("error", 0)
-                taken_over.append(Taken(0, 0, 0))
+                taken_over.append(Taken(0, [0] * blocks, 0))
                 continue
             parts = [flat[row][4 + k * width : 4 + (k + 1) * width] for k in range(len(numbers))]
             tokens, taken = _blocks(parts[0], size), _blocks(parts[1], size)
@@ -155,7 +154,7 @@ class Decoder:
             sequence.stats.committed_tokens += committed
             # a sequence that ended inside the window took over nothing behind its last block
             used = len(sequence.text_ids) - begin if sequence.finish_reason else width
-            taken_over.append(Taken(used, sum(len({*steps} - {-1}) for steps in taken), committed))
+            taken_over.append(Taken(used, [len({*steps} - {-1}) for steps in taken], committed))
             sequence.stats.count_drafts(int(sum(parts[2][:used])), int(sum(parts[3][:used])))
             if self.drafter is not None and self.drafter.wants_logits:
                 open_block = finished < blocks and max(taken[finished]) >= 0

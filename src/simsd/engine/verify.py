@@ -11,10 +11,10 @@ from simsd.core import acceptance, sampling
 from simsd.core.acceptance import Outcome
 from simsd.core.draft import Draft
 from simsd.core.layout import Layout, paired, unrolled
-from simsd.core.likelihood import keep_best, keep_likely, visits
+from simsd.core.likelihood import keep_likely, visits
 from simsd.core.sampling import Drawn
 from simsd.core.schedule import reveal
-from simsd.core.states import States, build, codes, trim
+from simsd.core.states import States, build, codes, select, trim
 from simsd.drafters.base import order_noise
 from simsd.engine.auto import Auto, Choice
 from simsd.engine.batch import Round, Rules
@@ -150,19 +150,26 @@ def _states(draft: Draft, now: Round, kind: str) -> States:
 
 
 def _best_states(draft: Draft, now: Round, auto: Auto) -> tuple[States, Choice]:
+    """The states that pay, by `auto`. It reads the draft's promises on the host."""
     size = draft.tokens.shape[2]
     tables = _tables(draft, now, "likely" if size <= LONGEST_LIKELY else "chain")
     states = build(now.state, draft, tables)
-    chance = torch.cat(visits(draft, tables), 1)
-    worth = torch.where(states.valid[:, states.in_place :], chance, 0.0)
-    block = states.block[:, states.in_place :]
-    curves = [
-        torch.where(block < window, worth, 0.0).sort(1, descending=True).values.mean(0).tolist()
+    front, block = states.in_place, states.block[:, states.in_place :]
+    chance = torch.where(states.valid[:, front:], torch.cat(visits(draft, tables), 1), 0.0)
+    trusted = chance * chance.new_tensor(auto.trust)[block]
+    trusted[:, states.root - front] = 1.0
+    promises = [
+        torch.where(block < window, trusted, 0.0).sort(1, descending=True).values.mean(0).tolist()
         for window in range(1, len(tables) + 1)
     ]
-    choice, _ = auto.choose(curves[-1], len(worth), now.fresh, len(tables))
-    auto.learn(now.fresh, curves)
-    states = keep_best(states, chance, choice.states)
+    count, _ = auto.choose(promises[-1], len(chance), now.fresh, len(tables))
+    trusted[:, states.root - front] = torch.inf
+    index = trusted.topk(count, 1).indices
+    kept = chance.gather(1, index)
+    of_block = [kept[block.gather(1, index) == w].sum() for w in range(len(tables))]
+    auto.learn(now.fresh, promises)
+    states = select(states, index + front)
+    choice = Choice(now.fresh, len(tables), torch.stack(of_block).tolist())
     return trim(states) if states.tokens.device.type == "cpu" else states, choice
 
 
