@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from simsd.drafters.base import Drafter
+from simsd.engine.auto import Auto
 from simsd.engine.options import DecodingOptions, SamplingParams
 from simsd.engine.request import Sequence
 from simsd.engine.runner import Runner
@@ -73,13 +74,14 @@ def engine(
     *,
     max_num_seqs: int = 16,
     trace: bool = False,
+    auto: Auto | None = None,
     **options: Any,
 ) -> Scheduler:
     """A scheduler; without a drafter it decodes in the ordinary way. Text is letters, one for each id."""
     method = "exact" if drafter is not None else "none"
     given = DecodingOptions(**({"method": method, "block_length": block_length} | options)).resolve(True)
     return Scheduler(
-        given, runner(target, block_length), drafter, decode=as_text, max_num_seqs=max_num_seqs, trace=trace
+        given, runner(target, block_length), drafter, decode=as_text, max_num_seqs=max_num_seqs, trace=trace, auto=auto
     )
 
 

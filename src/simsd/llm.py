@@ -12,7 +12,9 @@ from typing import Any
 import torch
 
 from simsd.drafters.trajectory import Trajectory, check_trajectory
+from simsd.engine.auto import Auto
 from simsd.engine.completion import Completion, Message, Piece, Prompt
+from simsd.engine.costs import Costs
 from simsd.engine.drafting import make_drafter
 from simsd.engine.generation import Generation
 from simsd.engine.options import DecodingOptions, SamplingParams, check_engine, truth, whole
@@ -95,6 +97,7 @@ class LLM:
         self._max_model_len = max_model_len
         self.max_num_seqs = max_num_seqs
         self._trace = trace
+        self._costs = Costs()
         method = method or ("exact" if self._draft is not None else "none")
         self._set_up(replace(draft, method=method, block_length=self._target.config.block_length or 4))
 
@@ -104,7 +107,7 @@ class LLM:
         Raises: ConfigError.
         """
         other = object.__new__(LLM)
-        other._target, other._draft = self._target, self._draft
+        other._target, other._draft, other._costs = self._target, self._draft, self._costs
         other._trace = changes.pop("trace", self._trace)
         other.max_num_seqs = changes.pop("max_num_seqs", self.max_num_seqs)
         other._max_model_len = changes.pop("max_model_len", self._max_model_len)
@@ -139,6 +142,7 @@ class LLM:
             decode=self.tokenizer.decode,
             max_num_seqs=self.max_num_seqs,
             trace=self._trace,
+            auto=Auto(lambda: self._costs.table(target), size) if self.options.adaptive else None,
         )
         self._scorer = Scorer(self._runner(self._target), self.max_model_len)
         self._count = 0

@@ -64,7 +64,7 @@ def test_a_later_block_is_entered_as_often_as_the_one_before_is_finished():
 def test_the_current_state_stays_and_what_nothing_needs_goes():
     state, draft = draft_of([[3.0, 3.0], [-9.0, -9.0]])  # the first block is nearly hopeless
     tables = [codes("subsets", 2)] * 2
-    kept = keep_likely(build(state, draft, tables), draft, tables, 0.2)
+    kept = keep_likely(build(state, draft, tables), torch.cat(visits(draft, tables), 1), 0.2)
     assert kept.valid[0, kept.root]
     assert not kept.valid[0, : kept.in_place].any()
     assert int(kept.valid.sum()) == 1
@@ -73,7 +73,7 @@ def test_the_current_state_stays_and_what_nothing_needs_goes():
 def test_a_sure_draft_keeps_its_chain_over_both_blocks():
     state, draft = draft_of([[-30.0, -20.0], [-30.0, -20.0]])
     tables = [codes("subsets", 2)] * 2
-    kept = keep_likely(build(state, draft, tables), draft, tables, 0.2)
+    kept = keep_likely(build(state, draft, tables), torch.cat(visits(draft, tables), 1), 0.2)
     assert kept.valid[0, : kept.in_place].all()
     chain = {(0, 0), (0, 1), (1, 0), (1, 1)}
     places = zip(kept.block[0].tolist(), kept.taken[0].tolist(), kept.valid[0].tolist(), strict=True)

@@ -33,9 +33,9 @@ CASES = pairwise(
     {
         "schedule": tuple(SCHEDULES),
         "sampler": tuple(SAMPLERS),
-        "states": KINDS,
+        "states": (*KINDS, None),
         "size": (4, 8, 16),
-        "gamma": (None, 3, 12),
+        "gamma": ("auto", 3, 12),
         "drafter": DRAFTERS,
     }
 )

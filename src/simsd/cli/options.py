@@ -77,7 +77,8 @@ class Decoding:
         str | None, _flag("--states", "Which states one pass verifies (unrolled layout).", _SPECULATION, STATES)
     ] = None
     num_speculative_tokens: Annotated[
-        int | None, _flag("--num-speculative-tokens", "Most tokens drafted in a round (gamma).", _SPECULATION)
+        int | None,
+        _flag("--num-speculative-tokens", "Most tokens drafted in a round. Default: auto.", _SPECULATION),
     ] = None
     draft_steps: Annotated[
         int | None, _flag("--draft-steps", "Draft forwards for each block. Default: 1.", _SPECULATION)

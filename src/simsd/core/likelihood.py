@@ -7,23 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
 from simsd.core.draft import Draft
-from simsd.core.states import States
+from simsd.core.states import States, without_idle
 
 # A draft foresees tokens far better than their order: among confidences near 1 the order is nearly noise. Dividing the
 # log-odds by this, rather than taking them at their word, raised the tokens per forward at equal query tokens.
 ORDER_SOFTENING = 4.0
 
 
-def _moves(table: Tensor) -> Tensor:
-    """[C, U] the code that code c becomes by step u; C (a sink) where that is not in the table or u is taken."""
-    count, units = table.shape
-    after = table[:, None] | torch.eye(units, dtype=torch.bool, device=table.device)  # [C, U, U]
-    same = (after[:, :, None] == table).all(-1) & ~table[..., None]  # [C, U, C]
+@lru_cache(maxsize=256)
+def _moves(count: int, units: int, table: bytes) -> Tensor:
+    """[C, U] the code that code c becomes by step u; C (a sink) where that is not in the table or u is taken.
+
+    table: the bytes of bool [C, U]; the same few tables come in every round.
+    """
+    known = torch.frombuffer(bytearray(table), dtype=torch.bool).view(count, units)
+    after = known[:, None] | torch.eye(units, dtype=torch.bool)  # [C, U, U]
+    same = (after[:, :, None] == known).all(-1) & ~known[..., None]  # [C, U, C]
     return torch.where(same.any(-1), same.long().argmax(-1), count)
 
 
@@ -41,8 +46,9 @@ def visits(draft: Draft, tables: Sequence[Tensor]) -> list[Tensor]:
     result: list[Tensor] = []
     entering = doubt.new_ones(doubt.shape[0], 1)
     for w, table in enumerate(tables):
-        table = table.to(doubt.device)
         count, units = table.shape
+        moves = _moves(count, units, table.numpy().tobytes()).to(doubt.device)
+        table = table.to(doubt.device)
         unit = torch.arange(1, units + 1, device=doubt.device)
         member = drafted[:, w, None] & (local[:, w, None] == unit[:, None])  # [N, U, B]
         worst = torch.where(member, doubt[:, w, None], -torch.inf).amax(-1)  # -inf: no such step
@@ -52,7 +58,7 @@ def visits(draft: Draft, tables: Sequence[Tensor]) -> list[Tensor]:
         wave = torch.zeros(doubt.shape[0], count + 1, device=doubt.device, dtype=doubt.dtype)
         wave[:, :1] = entering
         total = wave
-        target = _moves(table).view(1, -1).expand(doubt.shape[0], -1)
+        target = moves.view(1, -1).expand(doubt.shape[0], -1)
         for _ in range(units):
             flow = (wave[:, :count, None] * choice).flatten(1)
             wave = torch.zeros_like(wave).scatter_add_(1, target, flow)
@@ -64,14 +70,11 @@ def visits(draft: Draft, tables: Sequence[Tensor]) -> list[Tensor]:
     return result
 
 
-def keep_likely(states: States, draft: Draft, tables: Sequence[Tensor], least: float) -> States:
-    """Marks as unused the states that a walk comes by with less than that probability; the root always stays."""
-    likely = torch.cat(visits(draft, tables), 1) >= least
-    front = torch.ones_like(likely[:, : states.in_place])
-    keep = torch.cat((front, likely), 1)
+def keep_likely(states: States, chance: Tensor, least: float) -> States:
+    """Marks as unused the states that a walk comes by with less than that probability; the root always stays.
+
+    chance: [N, C] of the states behind those in place, as `visits` gives them, block after block.
+    """
+    keep = torch.cat((torch.ones_like(states.valid[:, : states.in_place]), chance >= least), 1)
     keep[:, states.root] = True
-    valid = states.valid & keep
-    # a finished state serves only the states of later blocks that are left
-    for w in reversed(range(states.in_place)):
-        valid[:, w] &= (valid & (states.block > w)).any(1)
-    return replace(states, valid=valid)
+    return without_idle(replace(states, valid=states.valid & keep))

@@ -133,6 +133,30 @@ def build(state: BlockState, draft: Draft, tables: Sequence[Tensor]) -> States:
     return States(ids, block, block - 1, taken, valid, draft.mask_id, len(tables), root=front, in_place=front)
 
 
+def select(states: States, index: Tensor) -> States:
+    """Of each sequence the states at `index` [N, K], the first of them the root, and those in place that they see."""
+    front = torch.arange(states.in_place, device=index.device).expand(index.shape[0], -1)
+    columns = torch.cat((front, index), 1)
+    chosen = replace(
+        states,
+        tokens=states.tokens.gather(1, columns[..., None].expand(-1, -1, states.tokens.shape[2])),
+        block=states.block.gather(1, columns),
+        parent=states.parent.gather(1, columns),
+        taken=states.taken.gather(1, columns),
+        valid=states.valid.gather(1, columns),
+        root=states.in_place,
+    )
+    return without_idle(chosen)
+
+
+def without_idle(states: States) -> States:
+    """Marks as unused the finished states in place that no valid state of a later block sees."""
+    valid = states.valid.clone()
+    for w in reversed(range(states.in_place)):
+        valid[:, w] &= (valid & (states.block > w)).any(1)
+    return replace(states, valid=valid)
+
+
 def trim(states: States) -> States:
     """Drops the columns that no sequence uses. It looks at the values, so on an accelerator it would wait for them."""
     used = states.valid.any(0)

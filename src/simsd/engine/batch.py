@@ -72,6 +72,11 @@ class Round:
     skipped: list[int]
     masked: int
 
+    @property
+    def fresh(self) -> bool:
+        """Whether some sequence is at the very beginning of its block."""
+        return self.masked == self.state.tokens.shape[1]
+
     @classmethod
     def of(cls, sequences: Many[Sequence], device: torch.device) -> Round:
         size, mask_id = sequences[0].block_length, sequences[0].mask_id

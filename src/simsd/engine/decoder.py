@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence as Many
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -15,6 +16,7 @@ from torch import Tensor
 from simsd.core.draft import Draft, empty_draft, limit
 from simsd.core.layout import with_pending
 from simsd.drafters.base import Drafter, DraftRequest
+from simsd.engine.auto import Auto, Choice
 from simsd.engine.batch import Round, Rules
 from simsd.engine.options import DecodingOptions
 from simsd.engine.request import Sequence, Stats
@@ -27,21 +29,42 @@ from simsd.errors import NumericalError
 MOST_ROWS = 4096
 
 
+@dataclass(frozen=True)
+class Taken:
+    """What a sequence took over from a round: places of the window, states of each block that were visited, tokens."""
+
+    places: int
+    states: list[int]
+    tokens: int
+
+
 class Decoder:
     """Runs rounds for a batch of sequences. `drafter` None is ordinary decoding.
 
     totals: what all rounds so far came to; each round counts once, whatever the batch.
     """
 
-    def __init__(self, options: DecodingOptions, target: Runner, drafter: Drafter | None, *, trace: bool = False):
+    def __init__(
+        self,
+        options: DecodingOptions,
+        target: Runner,
+        drafter: Drafter | None,
+        *,
+        trace: bool = False,
+        auto: Auto | None = None,
+    ) -> None:
+        """auto: chooses window and states, where the options leave both to it (`DecodingOptions.adaptive`)."""
         self.options = options
         self.target = target
         self.drafter = drafter
         self.trace = trace
+        self.auto = auto
         self.totals = Stats()
 
     def round(self, sequences: Many[Sequence], rules: Rules) -> None:
         """One target forward for all sequences; each takes over what it decides, and may end or fail by it."""
+        if self.auto is not None:
+            self.auto.prepare()
         clock = [time.perf_counter()]
         now = Round.of(sequences, self.target.model.device)
         before = self.drafter.forwards if self.drafter else 0
@@ -49,36 +72,45 @@ class Decoder:
         forwards = self.drafter.forwards - before if self.drafter else 0
         clock.append(time.perf_counter())
 
-        work = plan(self.options, now, draft, rules)
+        work = plan(self.options, now, draft, rules, self.auto)
         layout = with_pending(work.layout, now.pending, now.count, now.state.start)
         logits = self.target.logits(layout, now.stored, now.skipped)
         clock.append(time.perf_counter())
 
         verdict = judge(self.options, now, work, logits, rules)
-        used = self._commit(sequences, work, logits, verdict, rules)
+        taken = self._commit(sequences, work, logits, verdict, rules)
         if self.trace:
             for row, sequence in enumerate(sequences):
-                sequence.trace.append(record(row, now, work, layout, verdict.outcome, used[row]))
+                sequence.trace.append(record(row, now, work, layout, verdict.outcome, taken[row].places))
         clock.append(time.perf_counter())
         spent = [end - begin for begin, end in pairwise(clock)]
         rows = layout.ids.shape[1]
         for sequence in sequences:
             sequence.stats.count_round(forwards, rows, *spent)
         self.totals.count_round(forwards, rows * len(sequences), *spent)
+        if self.auto is not None:
+            visited = [sum(counts) for counts in zip(*(t.states for t in taken), strict=True)]
+            choice = work.choice or Choice(now.fresh, 0, [])
+            self.auto.observe(choice, len(sequences), rows, sum(spent), visited, sum(t.tokens for t in taken))
 
     def _draft(self, sequences: Many[Sequence], now: Round, rules: Rules) -> Draft:
         if self.drafter is None:
             return empty_draft(now.state)
-        gamma, blocks = self._window(sequences)
+        gamma, blocks = self._window(sequences, now)
+        if blocks == 0:
+            return empty_draft(now.state)
         by_draw = self.options.acceptance == "replay"
         request = DraftRequest(now.state, blocks, rules.sampler, rules.schedule, by_draw, now.salt, sequences)
         return limit(self.drafter.propose(request), gamma, whole_steps=by_draw)
 
-    def _window(self, sequences: Many[Sequence]) -> tuple[int, int]:
+    def _window(self, sequences: Many[Sequence], now: Round) -> tuple[int, int]:
         """The window in tokens and in blocks; no block beyond what the batch still needs."""
         size = self.options.block_length
         gamma = self.options.num_speculative_tokens
-        if gamma is None:  # the paper drafts inside a block; exact decoding gains by going on into the next
+        if self.auto is not None:
+            blocks = self.auto.blocks(len(sequences), now.fresh)
+            gamma = blocks * size
+        elif not isinstance(gamma, int):  # the paper drafts inside a block; exact decoding gains by going on
             blocks = 1 if self.options.layout == "paired" else 2
             gamma = blocks * size
         else:
@@ -90,9 +122,9 @@ class Decoder:
 
     def _commit(
         self, sequences: Many[Sequence], work: Plan, logits: Tensor, verdict: Verdict, rules: Rules
-    ) -> list[int]:
-        """Each sequence takes over its part; returns how many places of the window it did."""
-        taken_over: list[int] = []
+    ) -> list[Taken]:
+        """Each sequence takes over its part of the outcome."""
+        taken_over: list[Taken] = []
         outcome = verdict.outcome
         blocks, size = outcome.tokens.shape[1:]
         views = entries(work, logits)
@@ -111,17 +143,18 @@ class Decoder:
                     "the weights or the dtype overflow: try dtype float32 or bfloat16"
                 )
                 sequence.finish("error", 0)
-                taken_over.append(0)
+                taken_over.append(Taken(0, [0] * blocks, 0))
                 continue
             parts = [flat[row][4 + k * width : 4 + (k + 1) * width] for k in range(len(numbers))]
             tokens, taken = _blocks(parts[0], size), _blocks(parts[1], size)
             logprobs = [parts[4][at : at + size] for at in range(0, width, size)] if rules.logprobs else None
             begin = len(sequence.text_ids)
             sequence.stored = begin + stored * size
-            sequence.stats.committed_tokens += sequence.put(tokens, taken, logprobs, finished)
+            committed = sequence.put(tokens, taken, logprobs, finished)
+            sequence.stats.committed_tokens += committed
             # a sequence that ended inside the window took over nothing behind its last block
             used = len(sequence.text_ids) - begin if sequence.finish_reason else width
-            taken_over.append(used)
+            taken_over.append(Taken(used, [len({*steps} - {-1}) for steps in taken], committed))
             sequence.stats.count_drafts(int(sum(parts[2][:used])), int(sum(parts[3][:used])))
             if self.drafter is not None and self.drafter.wants_logits:
                 open_block = finished < blocks and max(taken[finished]) >= 0

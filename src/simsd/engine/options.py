@@ -75,7 +75,8 @@ def check_engine(names: Iterable[str], max_num_seqs: Any, max_model_len: Any, tr
 class DecodingOptions:
     """How to decode: method, draft and schedule. `resolve` fills in what depends on the method.
 
-    num_speculative_tokens: the draft window gamma in tokens; None lets the method choose.
+    num_speculative_tokens: the draft window gamma in tokens, or "auto": then method "exact" measures what pays, and
+        the others, whose text may depend on the window, draft one block (`paired`) or two (`unrolled`).
     position_copy: False runs the paper's ablation of the paired layout.
     """
 
@@ -84,7 +85,7 @@ class DecodingOptions:
     acceptance: str | None = None
     drafter: str | None = None
     states: str | None = None
-    num_speculative_tokens: int | None = None
+    num_speculative_tokens: int | str = "auto"
     draft_steps: int = 1
     block_length: int = 4
     denoising_steps: int | None = None
@@ -92,6 +93,15 @@ class DecodingOptions:
     confidence_threshold: float = 0.9
     eb_threshold: float = 0.1
     position_copy: bool = True
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether the engine chooses window and states by what pays (`engine.auto`), which changes no text."""
+        return (
+            (self.method, self.acceptance, self.states) == ("exact", "replay", None)
+            and self.num_speculative_tokens == "auto"
+            and self.drafter in ("model", "hybrid", "self")
+        )
 
     def resolve(self, has_draft_model: bool) -> DecodingOptions:
         """Checks everything and fills in layout, acceptance and drafter. Raises ConfigError."""
@@ -121,8 +131,8 @@ class DecodingOptions:
             raise ConfigError(
                 f"drafter {drafter!r} needs a draft model; give one, or choose drafter 'self' or 'lookup'"
             )
-        if self.num_speculative_tokens is not None:
-            whole("num_speculative_tokens", self.num_speculative_tokens, 1, "; for ordinary decoding use method 'none'")
+        if self.num_speculative_tokens != "auto":
+            whole("num_speculative_tokens", self.num_speculative_tokens, 1, ", or 'auto'; 'none' is a method")
         truth("position_copy", self.position_copy)
         whole("block_length", self.block_length, 1)
         whole("draft_steps", self.draft_steps, 1)

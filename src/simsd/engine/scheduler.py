@@ -11,6 +11,7 @@ from collections.abc import Sequence as Many
 import torch
 
 from simsd.drafters.base import Drafter
+from simsd.engine.auto import Auto
 from simsd.engine.batch import Rules
 from simsd.engine.decoder import Decoder
 from simsd.engine.options import DecodingOptions
@@ -34,11 +35,12 @@ class Scheduler:
         decode: Callable[[Many[int]], str],
         max_num_seqs: int = 16,
         trace: bool = False,
+        auto: Auto | None = None,
     ) -> None:
-        """decode: ids -> text, to look for stop strings."""
+        """decode: ids -> text, to look for stop strings. auto: as in `Decoder`."""
         self.target = target
         self.drafter = drafter
-        self.decoder = Decoder(options, target, drafter, trace=trace)
+        self.decoder = Decoder(options, target, drafter, trace=trace, auto=auto)
         self.decode = decode
         self.max_num_seqs = max_num_seqs
         self.lock = threading.RLock()

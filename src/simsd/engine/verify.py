@@ -11,11 +11,12 @@ from simsd.core import acceptance, sampling
 from simsd.core.acceptance import Outcome
 from simsd.core.draft import Draft
 from simsd.core.layout import Layout, paired, unrolled
-from simsd.core.likelihood import keep_likely
+from simsd.core.likelihood import keep_likely, visits
 from simsd.core.sampling import Drawn
 from simsd.core.schedule import reveal
-from simsd.core.states import States, build, codes, trim
+from simsd.core.states import States, build, codes, select, trim
 from simsd.drafters.base import order_noise
+from simsd.engine.auto import Auto, Choice
 from simsd.engine.batch import Round, Rules
 from simsd.engine.options import DecodingOptions
 
@@ -33,12 +34,14 @@ class Plan:
 
     states: the copies, where the layout is unrolled.
     judged: [N, W, B] in the draft's order: False for places that no row judges; None where each has its row.
+    choice: what `auto` chose the states by.
     """
 
     draft: Draft
     layout: Layout
     states: States | None = None
     judged: Tensor | None = None
+    choice: Choice | None = None
 
 
 @dataclass(frozen=True)
@@ -49,13 +52,18 @@ class Verdict:
     bad: Tensor
 
 
-def plan(options: DecodingOptions, now: Round, draft: Draft, rules: Rules) -> Plan:
-    """Lays the draft out as the options say."""
+def plan(options: DecodingOptions, now: Round, draft: Draft, rules: Rules, auto: Auto | None = None) -> Plan:
+    """Lays the draft out as the options say; with `auto`, with as many states as pay."""
     if options.layout == "paired":
         return Plan(draft, paired(now.state, draft, position_copy=options.position_copy))
-    if options.method == "none":  # the current state alone; no more rows than that, also where shapes are fixed
+    if options.method == "none" or (
+        auto is not None and draft.doubt is None
+    ):  # the current state alone; no more rows than that, also where shapes are fixed
         states = build(now.state, draft, [codes("chain", 0)])
         return Plan(draft, unrolled(now.state, states), states)
+    if auto is not None:
+        states, choice = _best_states(draft, now, auto)
+        return Plan(draft, unrolled(now.state, states), states, choice=choice)
     if options.acceptance == "replay":
         states = _states(draft, now, options.states or _default_states(rules))
         return Plan(draft, unrolled(now.state, states), states)
@@ -126,16 +134,43 @@ def _default_states(rules: Rules) -> str:
     return "likely" if "low_confidence_static" in rules.schedule.present else "chain"
 
 
+def _tables(draft: Draft, now: Round, kind: str) -> list[Tensor]:
+    blocks, size = draft.tokens.shape[1:]
+    return [codes(kind, now.masked if w == 0 else size) for w in range(blocks)]
+
+
 def _states(draft: Draft, now: Round, kind: str) -> States:
-    size = draft.tokens.shape[2]
-    blocks = draft.tokens.shape[1]
-    if kind == "likely" and size > LONGEST_LIKELY:
+    if kind == "likely" and draft.tokens.shape[2] > LONGEST_LIKELY:
         kind = "chain"
-    tables = [codes(kind, now.masked if w == 0 else size) for w in range(blocks)]
+    tables = _tables(draft, now, kind)
     states = build(now.state, draft, tables)
     if kind == "likely" and draft.doubt is not None:
-        states = keep_likely(states, draft, tables, LEAST_VISITS)
+        states = keep_likely(states, torch.cat(visits(draft, tables), 1), LEAST_VISITS)
     return trim(states) if states.tokens.device.type == "cpu" else states
+
+
+def _best_states(draft: Draft, now: Round, auto: Auto) -> tuple[States, Choice]:
+    """The states that pay, by `auto`. It reads the draft's promises on the host."""
+    size = draft.tokens.shape[2]
+    tables = _tables(draft, now, "likely" if size <= LONGEST_LIKELY else "chain")
+    states = build(now.state, draft, tables)
+    front, block = states.in_place, states.block[:, states.in_place :]
+    chance = torch.where(states.valid[:, front:], torch.cat(visits(draft, tables), 1), 0.0)
+    trusted = chance * chance.new_tensor(auto.trust)[block]
+    trusted[:, states.root - front] = 1.0
+    promises = [
+        torch.where(block < window, trusted, 0.0).sort(1, descending=True).values.mean(0).tolist()
+        for window in range(1, len(tables) + 1)
+    ]
+    count, _ = auto.choose(promises[-1], len(chance), now.fresh, len(tables))
+    trusted[:, states.root - front] = torch.inf
+    index = trusted.topk(count, 1).indices
+    kept = chance.gather(1, index)
+    of_block = [kept[block.gather(1, index) == w].sum() for w in range(len(tables))]
+    auto.learn(now.fresh, promises)
+    states = select(states, index + front)
+    choice = Choice(now.fresh, len(tables), torch.stack(of_block).tolist())
+    return trim(states) if states.tokens.device.type == "cpu" else states, choice
 
 
 def _replay(now: Round, plan: Plan, states: States, logits: Tensor, rules: Rules) -> tuple[Outcome, Drawn]:

@@ -1,0 +1,89 @@
+"""What a forward costs, by its query tokens: measured once for a model on its device."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+
+import torch
+
+from simsd.core.layout import block_causal
+from simsd.engine.runner import Runner
+from simsd.models.protocol import Model
+
+PREFIX = 256  # tokens that the rows attend to; the cost of longer ones differs by the attention term alone
+MOST_ROWS = 256
+BUDGET = 2.0  # seconds; a large model on a CPU is measured with fewer rows
+REPEATS = 5
+
+
+@dataclass(frozen=True)
+class CostTable:
+    """Seconds of a target forward by query tokens: straight between what was measured, and on beyond it."""
+
+    rows: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not self.rows or len(self.rows) != len(self.seconds) or list(self.rows) != sorted(set(self.rows)):
+            raise ValueError(f"rows must rise and have a time each: {self.rows}, {self.seconds}")
+
+    def __call__(self, rows: int) -> float:
+        if len(self.rows) == 1 or rows <= self.rows[0]:
+            return self.seconds[0]
+        at = min(bisect_left(self.rows, rows), len(self.rows) - 1)
+        (low, high), (begin, end) = self.rows[at - 1 : at + 1], self.seconds[at - 1 : at + 1]
+        return begin + max(end - begin, 0.0) * (rows - low) / (high - low)
+
+
+class Costs:
+    """The tables measured so far for one target model: of each block length and number of threads, once."""
+
+    def __init__(self) -> None:
+        self._tables: dict[tuple[int, int], CostTable] = {}
+
+    def table(self, target: Runner) -> CostTable:
+        """The table of this runner's model, measured now if need be."""
+        key = (target.block_length, torch.get_num_threads())
+        if key not in self._tables:
+            self._tables[key] = measure(target.model, target.mask_id, target.block_length, target.max_position)
+        return self._tables[key]
+
+
+@torch.inference_mode()
+def measure(model: Model, mask_id: int, block_length: int, max_position: int) -> CostTable:
+    """Times the model's forward, head included, with 1, 2, 4 ... blocks of rows; medians.
+
+    It has a cache of its own and disturbs nobody's.
+    """
+    most = max_position // block_length  # blocks
+    prefix = min(PREFIX // block_length, most // 2) * block_length
+    runner = Runner(model, mask_id, block_length, max_position)
+    runner.reserve(1, min(prefix + MOST_ROWS + 1, max_position + 1))
+    rows: list[int] = []
+    seconds: list[float] = []
+    begin, count = time.perf_counter(), 1
+    while count * block_length <= max(MOST_ROWS, block_length) and prefix // block_length + count <= most:
+        rows.append(count * block_length)
+        seconds.append(_median(runner, rows[-1], prefix))
+        if time.perf_counter() - begin > BUDGET and len(rows) > 1:
+            break
+        count *= 2
+    return CostTable(tuple(rows), tuple(seconds))
+
+
+def _median(runner: Runner, rows: int, prefix: int) -> float:
+    device = runner.model.device
+    ids = torch.zeros(1, rows, dtype=torch.long, device=device)
+    layout = block_causal(ids, torch.tensor([prefix], device=device), runner.block_length)
+    layout = replace(layout, judge=torch.arange(rows, device=device)[None])
+    taken = []
+    for _ in range(REPEATS + 1):
+        begin = time.perf_counter()
+        runner.logits(layout, [prefix], [0])[0, -1, 0].item()  # waits for the device
+        taken.append(time.perf_counter() - begin)
+        if taken[-1] > BUDGET / 4:
+            break
+    return statistics.median(taken[1:] or taken)

@@ -1,0 +1,133 @@
+"""What is drafted and verified where the engine chooses: any choice gives the same text, and it is a good one."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence as Many
+
+import pytest
+
+from simsd.engine.auto import MOST_BLOCKS, Auto, Choice
+from simsd.engine.costs import CostTable
+from simsd.engine.options import DecodingOptions, SamplingParams
+from tests.drafting import make_drafter
+from tests.integration.test_exactness import SAMPLERS, SCHEDULES, schedule, spoken
+from tests.tiny import Request, decode, engine, prompt_of, tiny_model
+
+FLAT = CostTable((4, 256), (1.0, 1.0))  # rows cost nothing
+STEEP = CostTable((4, 256), (0.004, 0.256))  # a forward costs nothing, its rows all
+
+
+class Whims(Auto):
+    """Any window and any number of states, changed from round to round."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(lambda: FLAT, 4)
+        self.chance = random.Random(seed)
+
+    def blocks(self, sequences: int, fresh: bool) -> int:
+        return self.chance.randrange(MOST_BLOCKS + 1)
+
+    def choose(self, promise: Many[float], sequences: int, fresh: bool, blocks: int) -> tuple[int, float]:
+        count = self.chance.randint(1, len(promise))
+        return count, 0.0
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("size", [4, 8])
+def test_whatever_is_chosen_the_text_is_ordinary_decodings(size, name, sampler):
+    target = tiny_model(2)
+    kinds = ("model", "hybrid", "self")
+    kind = kinds[(SCHEDULES.index(name) + list(SAMPLERS).index(sampler)) % len(kinds)]
+    params = [SamplingParams(max_tokens=n, seed=n, **schedule(name, size), **SAMPLERS[sampler]) for n in (19, 6, 25)]
+    asked = [Request(prompt_of(length, length), p) for length, p in zip((size + 3, 2, 2 * size), params, strict=True)]
+    expected = [decode(engine(target, size), [one])[0] for one in asked]
+    drafter = make_drafter(kind, size, 2)
+    found = decode(engine(target, size, drafter, max_num_seqs=2, auto=Whims(size)), asked)
+    assert [spoken(s) for s in found] == [spoken(s) for s in expected]
+
+
+@pytest.mark.parametrize(
+    ("given", "adaptive"),
+    [
+        ({}, True),
+        ({"drafter": "self"}, True),
+        ({"drafter": "lookup"}, False),  # says nothing of how sure it is
+        ({"states": "chain"}, False),
+        ({"num_speculative_tokens": 8}, False),
+        ({"method": "simsd"}, False),  # its text may depend on the window, and must not depend on a clock
+        ({"method": "exact-draft-order"}, False),
+        ({"method": "none"}, False),
+    ],
+    ids=str,
+)
+def test_only_what_changes_no_text_is_left_to_the_clock(given, adaptive):
+    assert DecodingOptions(**given).resolve(True).adaptive is adaptive
+
+
+def world(auto: Auto, table: CostTable, draft: float, value: float, rounds: int = 400) -> tuple[float, list[int]]:
+    """Tokens a second that the choices earn where a window's next state is worth `value` times the last one, its
+    promises are kept, and drafting a block costs `draft` seconds; and the windows chosen."""
+    tokens = seconds = 0.0
+    chosen = []
+    for _ in range(rounds):
+        blocks = auto.blocks(1, True)
+        promise = [value**i for i in range(4 * blocks)] if blocks else [1.0]
+        count = auto.choose(promise, 1, True, blocks)[0] if blocks else 1
+        if blocks:
+            auto.learn(True, [promise[: 4 * window] for window in range(1, blocks + 1)])
+        walked = [sum(value**i for i in range(4 * w, min(4 * w + 4, count))) for w in range(max(blocks, 1))]
+        rows = 4 * (count + max(blocks - 1, 0))
+        spent = table(rows) + draft * blocks
+        auto.observe(Choice(True, blocks, walked if blocks else []), 1, rows, spent, walked, sum(walked))
+        tokens, seconds = tokens + sum(walked), seconds + spent
+        chosen.append(blocks)
+    return tokens / seconds, chosen
+
+
+class Fixed(Auto):
+    def __init__(self, table: CostTable, window: int, count: int) -> None:
+        super().__init__(lambda: table, 4)
+        self.window, self.count = window, count
+
+    def blocks(self, sequences: int, fresh: bool) -> int:
+        return self.window
+
+    def choose(self, promise: Many[float], sequences: int, fresh: bool, blocks: int) -> tuple[int, float]:
+        count = min(self.count, len(promise))
+        return count, 0.0
+
+
+@pytest.mark.parametrize("draft", [0.0, 0.1, 1.0])
+@pytest.mark.parametrize("value", [0.2, 0.6, 0.9, 0.98])
+@pytest.mark.parametrize("slope", [0.0, 0.02, 0.2])
+def test_the_choice_is_within_a_twentieth_of_the_best_fixed_one(slope, value, draft):
+    table = CostTable((4, 256), (1.0, 1.0 + 252 * slope))
+    auto = Auto(lambda: table, 4)
+    world(auto, table, draft, value, 50)
+    earned, _ = world(auto, table, draft, value)
+    fixed = [
+        world(Fixed(table, window, count), table, draft, value)[0]
+        for window in range(MOST_BLOCKS + 1)
+        for count in range(1, 4 * max(window, 1) + 1)
+    ]
+    assert earned >= 0.95 * max(fixed)
+
+
+def test_where_rows_are_all_the_cost_nothing_is_drafted():
+    auto = Auto(lambda: STEEP, 4)
+    _, chosen = world(auto, STEEP, 0.004, 0.5, 200)
+    assert chosen[50:].count(0) > 140
+
+
+def test_where_rows_are_free_all_states_are_verified():
+    auto = Auto(lambda: FLAT, 4)
+    assert auto.choose([1.0, 0.5, 0.1, 0.01], 1, True, 1)[0] == 4
+
+
+def test_what_was_given_up_is_tried_again():
+    auto = Auto(lambda: STEEP, 4)
+    world(auto, STEEP, 0.004, 0.05, 100)
+    _, chosen = world(auto, FLAT, 0.0, 0.9, 200)  # drafts have become good, and the costs are as they were measured
+    assert sum(blocks > 0 for blocks in chosen) >= 4
