@@ -1,0 +1,88 @@
+// The conversation: questions, answers as they come, one at a time.
+
+import { Answer } from "./answer.js";
+import { AnswerView } from "./answer_view.js";
+import { follow, record } from "./asking.js";
+import { get, make } from "./dom.js";
+import * as settings from "./settings.js";
+
+export class Chat {
+  /** page: {api, card(), openRounds(answer, index), announce(text)}. */
+  constructor(page) {
+    this._page = page;
+    this._messages = [];
+    this._running = null; // an AbortController
+    get("composer").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.ask(get("question").value);
+    });
+    get("question").addEventListener("keydown", (event) => {
+      if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+      event.preventDefault();
+      this.ask(get("question").value);
+    });
+    get("stop").addEventListener("click", () => this.stop());
+    get("clear").addEventListener("click", () => this._clear());
+    for (const example of document.querySelectorAll("#examples button")) {
+      example.addEventListener("click", () => this.ask(example.dataset.question));
+    }
+  }
+
+  stop() {
+    this._running?.abort();
+  }
+
+  async ask(question) {
+    const fields = settings.fields();
+    if (this._running || !question.trim() || fields === null || !this._page.card()) return;
+    const answer = new Answer(question, settings.label(fields, this._page.card()));
+    const view = this._show(answer);
+    this._run(true);
+    get("question").value = "";
+    this._page.announce("The answer is being written.");
+    const mine = { role: "user", content: question };
+    const messages = settings.remembers() ? [...this._messages, mine] : [mine];
+    const { signal } = this._running;
+    await follow(record(this._page.api, { messages, ...fields }, signal), answer, settings.slowness(), signal, () => {
+      view.update();
+      keepInView();
+    });
+    if (answer.text) this._messages.push(mine, { role: "assistant", content: answer.text });
+    this._page.announce(answer.error ?? `Answer: ${answer.text}`);
+    this._run(false);
+  }
+
+  _show(answer) {
+    const view = new AnswerView(answer, this._page.openRounds);
+    const tag = make("p", "tag", answer.label);
+    get("messages").append(make("article", "turn", make("p", "asked", answer.question), tag, view.node));
+    get("empty").hidden = true;
+    get("clear").hidden = false;
+    view.node.scrollIntoView({ block: "end" });
+    return view;
+  }
+
+  _run(running) {
+    this._running = running ? new AbortController() : null;
+    const focused = document.activeElement;
+    get("send").hidden = running;
+    get("stop").hidden = !running;
+    if (focused === get("send") || focused === get("stop") || focused === document.body) get("question").focus();
+  }
+
+  _clear() {
+    this.stop();
+    this._messages = [];
+    get("messages").replaceChildren();
+    get("empty").hidden = false;
+    get("clear").hidden = true;
+    get("question").focus();
+  }
+}
+
+/** Follows the end of the page, for a reader who is there. */
+function keepInView() {
+  const root = document.scrollingElement;
+  const left = root.scrollHeight - root.scrollTop - root.clientHeight;
+  if (left < 160) root.scrollTop = root.scrollHeight;
+}
