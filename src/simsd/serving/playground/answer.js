@@ -19,13 +19,13 @@ export class Answer {
     this.label = label;
     this.text = "";
     this.rounds = [];
-    this.pieces = []; // the text in parts {text, verdict, round}; verdict "" where it is not known
+    this.pieces = []; // the text in parts {text, verdict, round, order}; verdict "" where it is not known
     this.drafted = this.accepted = 0;
     this.milliseconds = 0; // from the question to the newest chunk
     this.stats = null;
     this.ended = null; // "stop", "length", "stopped", or "error"
     this.error = null; // one sentence
-    this._tokens = new Map(); // position -> {text, verdict, round}
+    this._tokens = new Map(); // position -> {text, verdict, round, order}
     this._next = this._open = null; // the first token that is not yet among the pieces; the first place not yet text
     this._placed = 0; // characters of the text among the pieces
   }
@@ -50,7 +50,7 @@ export class Answer {
     this._place();
   }
 
-  /** The cells of the blocks under decoding, {position, verdict, token}; none once the answer has ended. */
+  /** The cells of the blocks under decoding, {position, verdict, token, order}; none once the answer has ended. */
   get cells() {
     const round = this.rounds.at(-1);
     if (!round || this.ended) return [];
@@ -58,7 +58,7 @@ export class Answer {
     const open = round.places.filter((place) => place.position >= Math.max(this._open, this._first));
     const last = open.findLast((place) => place.verdict !== "masked")?.position ?? this._open;
     const end = last - (last % size) + size; // blocks that nothing was drafted into are left out
-    return open.filter((place) => place.position < end).map((place) => this._cell(place));
+    return open.filter((place) => place.position < end).map((place) => this._cell(place, round));
   }
 
   /** Figures so far, or the server's own at the end; rates are null where they mean nothing. */
@@ -83,19 +83,21 @@ export class Answer {
       const known = round.places.findIndex((place) => place.verdict !== "known"); // the end of the prompt
       this._first = this._next = round.block_start + Math.max(0, known);
     }
-    for (const { position, verdict, after, drafted } of round.places) {
-      if (REVEALED.has(verdict)) this._tokens.set(position, { text: after, verdict, round: this.rounds.length });
-      if (drafted !== null) this.drafted += 1;
+    for (const place of round.places) {
+      const { position, verdict, after } = place;
+      const order = orderIn(round, place);
+      if (REVEALED.has(verdict)) this._tokens.set(position, { text: after, verdict, round: this.rounds.length, order });
+      if (place.drafted !== null) this.drafted += 1;
       if (verdict === "accepted") this.accepted += 1;
     }
     this._open = round.block_start + round.finished_blocks * round.block_length;
     this.rounds.push(round);
   }
 
-  _cell(place) {
+  _cell(place, round) {
     const { position, verdict } = place;
-    if (verdict === "known") return { position, verdict: this._tokens.get(position)?.verdict ?? "known", token: place.after };
-    return { position, verdict, token: place.after ?? place.drafted };
+    if (verdict !== "known") return { position, verdict, token: place.after ?? place.drafted, order: orderIn(round, place) };
+    return { position, verdict: this._tokens.get(position)?.verdict ?? "known", token: place.after, order: null };
   }
 
   /** Finds the tokens in the text: what a token is called alone need not be what it is in a text. */
@@ -105,7 +107,7 @@ export class Answer {
       const rest = this.text.slice(this._placed);
       const blanks = rest.length - rest.trimStart().length;
       if (token === undefined) {
-        if (this.ended) this._add(rest, { verdict: "", round: null });
+        if (this.ended) this._add(rest, { verdict: "", round: null, order: null });
         return;
       }
       if (rest.startsWith(token.text)) this._add(token.text, token);
@@ -126,8 +128,15 @@ export class Answer {
     return true;
   }
 
-  _add(text, { verdict, round }) {
-    if (text) this.pieces.push({ text, verdict, round });
+  _add(text, { verdict, round, order }) {
+    if (text) this.pieces.push({ text, verdict, round, order });
     this._placed += text.length;
   }
+}
+
+/** When in its round a place was decided, from 0 to 1: in the draft's order, then what nobody drafted. Null: it was not. */
+function orderIn(round, { verdict, draft_step: step }) {
+  if (verdict === "known" || verdict === "masked") return null;
+  const last = Math.max(0, ...round.places.map((place) => place.draft_step ?? 0));
+  return step === null ? 1 : (step - 1) / Math.max(1, last);
 }

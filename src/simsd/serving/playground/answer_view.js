@@ -4,13 +4,14 @@ import { VERDICTS } from "./answer.js";
 import { button, cellText, decimal, make, oncePerFrame, percent } from "./dom.js";
 
 const ENDS = { stop: "", length: "ended at the most tokens asked for", stopped: "stopped", error: "" };
+const REVEAL = 250; // milliseconds in which the places of a round appear, one after the other
 
 export class AnswerView {
-  /** openRounds(answer, index) shows a round. */
-  constructor(answer, openRounds) {
+  /** openRounds(answer, index) shows a round. drawn(): called whenever the view has changed. */
+  constructor(answer, openRounds, drawn = () => {}) {
     this._answer = answer;
     this._openRounds = openRounds;
-    this._shown = 0; // pieces
+    this._shown = { pieces: 0, rounds: 0 };
     this._text = make("span", "settled");
     this._cells = make("span", "cells");
     this._cells.setAttribute("aria-hidden", "true"); // what is not settled is for the eye; the end is announced
@@ -23,15 +24,21 @@ export class AnswerView {
     const body = make("p", "answer", this._text, this._cells);
     body.addEventListener("click", (event) => this._clicked(event));
     this.node = make("div", "answer-box", body, this._error, this._note, this._figures, this._look);
-    this.update = oncePerFrame(() => this._update());
+    this.update = oncePerFrame(() => {
+      this._update();
+      drawn();
+    });
     this._update();
   }
 
   _update() {
     const answer = this._answer;
-    for (const piece of answer.pieces.slice(this._shown)) this._text.append(pieceNode(piece));
-    this._shown = answer.pieces.length;
-    this._cells.replaceChildren(...answer.cells.map(cellNode));
+    const newest = answer.rounds.length - 1;
+    for (const piece of answer.pieces.slice(this._shown.pieces)) this._text.append(pieceNode(piece, newest));
+    if (this._shown.rounds !== answer.rounds.length || answer.ended) {
+      this._cells.replaceChildren(...answer.cells.map((cell) => inOrder(cellNode(cell), cell.order)));
+    }
+    this._shown = { pieces: answer.pieces.length, rounds: answer.rounds.length };
     this.node.classList.toggle("waiting", !answer.ended && answer.rounds.length === 0);
     this._error.textContent = answer.error ?? "";
     this._note.textContent = answer.ended ? ENDS[answer.ended] : answer.rounds.length ? "" : "waiting for the server …";
@@ -45,8 +52,17 @@ export class AnswerView {
   }
 }
 
-function pieceNode({ text, verdict, round }) {
-  const node = make("span", verdict && `token ${verdict}`, text);
+/** Lets a node appear when its turn in the round comes. */
+function inOrder(node, order) {
+  if (order !== null) {
+    node.classList.add("fresh");
+    node.style.animationDelay = `${Math.round(order * REVEAL)}ms`;
+  }
+  return node;
+}
+
+function pieceNode({ text, verdict, round, order }, newest) {
+  const node = inOrder(make("span", verdict && `token ${verdict}`, text), round === newest ? order : null);
   if (round !== null) {
     node.dataset.round = round;
     node.title = `${VERDICTS[verdict].meaning}, in round ${round + 1}`;

@@ -5,6 +5,7 @@ import { AnswerView } from "./answer_view.js";
 import { follow, record } from "./asking.js";
 import { get, make } from "./dom.js";
 import * as settings from "./settings.js";
+const MARGIN = 12; // pixels between an answer and the composer
 
 export class Chat {
   /** page: {api, card(), openRounds(answer, index), announce(text)}. */
@@ -43,22 +44,19 @@ export class Chat {
     const mine = { role: "user", content: question };
     const messages = settings.remembers() ? [...this._messages, mine] : [mine];
     const { signal } = this._running;
-    await follow(record(this._page.api, { messages, ...fields }, signal), answer, settings.slowness(), signal, () => {
-      view.update();
-      keepInView();
-    });
+    await follow(record(this._page.api, { messages, ...fields }, signal), answer, settings.slowness(), signal, view.update);
     if (answer.text) this._messages.push(mine, { role: "assistant", content: answer.text });
     this._page.announce(answer.error ?? `Answer: ${answer.text}`);
     this._run(false);
   }
 
   _show(answer) {
-    const view = new AnswerView(answer, this._page.openRounds);
+    const view = new AnswerView(answer, this._page.openRounds, () => keepInView(view.node));
     const tag = make("p", "tag", answer.label);
     get("messages").append(make("article", "turn", make("p", "asked", answer.question), tag, view.node));
     get("empty").hidden = true;
     get("clear").hidden = false;
-    view.node.scrollIntoView({ block: "end" });
+    keepInView(view.node, Infinity);
     return view;
   }
 
@@ -80,9 +78,8 @@ export class Chat {
   }
 }
 
-/** Follows the end of the page, for a reader who is there. */
-function keepInView() {
-  const root = document.scrollingElement;
-  const left = root.scrollHeight - root.scrollTop - root.clientHeight;
-  if (left < 160) root.scrollTop = root.scrollHeight;
+/** Scrolls to the end of a node that runs below the composer, for a reader who is there: not further than `reach` away. */
+function keepInView(node, reach = 200) {
+  const hidden = node.getBoundingClientRect().bottom - get("composer").getBoundingClientRect().top;
+  if (hidden > 0 && hidden < reach) window.scrollBy(0, hidden + MARGIN);
 }

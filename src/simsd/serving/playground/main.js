@@ -11,6 +11,7 @@ const KEY = "simsd-api-key"; // in the tab's own storage, which ends with it
 const TABS = ["chat", "race", "rounds"];
 
 function openTab(name) {
+  document.body.dataset.tab = name; // the style leaves out the settings that do not belong there
   for (const tab of TABS) {
     const chosen = tab === name;
     get(`panel-${tab}`).hidden = !chosen;

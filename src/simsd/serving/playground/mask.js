@@ -2,7 +2,7 @@
 
 import { cellText } from "./dom.js";
 
-const LARGEST = 20; // pixels of a cell
+const LARGEST = 18; // pixels of a cell
 const SMALLEST = 3;
 const LETTER = 11;
 const MOVES = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
@@ -140,7 +140,7 @@ export class MaskView {
   _name(index) {
     const { labels, positions, tokens } = this._layout;
     const token = tokens[index] === null ? "MASK" : `“${cellText(tokens[index])}”`;
-    return `${labels[index]} at ${positions[index]}, ${token},`;
+    return `${labels[index]} at ${positions[index]} (${token})`;
   }
 }
 

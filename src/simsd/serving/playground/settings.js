@@ -23,9 +23,17 @@ export function setUp(card) {
   fillMethods(get("method"), own.method);
   get("schedule").options[0].text = `the server's own: ${own.remasking_strategy}`;
   for (const id of ["window", "window-left", "window-right"]) get(id).placeholder = String(own.num_speculative_tokens);
+  for (const side of ["", "-left", "-right"]) pair(get(`method${side}`), get(`window${side}`), own.method);
   get("remember").checked = !own.embedded;
   if (own.embedded) get("pace").value = SLOW_MOTION;
   get("model").replaceChildren(make("b", "", card.id), ` · blocks of ${own.block_length}`);
+}
+
+/** Ordinary decoding has no window. */
+function pair(method, window, standard) {
+  const fit = () => (window.disabled = (method.value || standard) === "none");
+  method.addEventListener("change", fit);
+  fit();
 }
 
 /** The pace of showing: 1 is as it comes, 10 is ten times slower. */
@@ -37,7 +45,7 @@ export const remembers = () => get("remember").checked;
 export function fields(method = get("method"), window = get("window")) {
   const numbers = [window, get("temperature"), get("max-tokens"), get("seed")];
   if (!numbers.every((control) => control.reportValidity())) return null;
-  const given = (control) => (control.value === "" ? undefined : Number(control.value));
+  const given = ({ value, disabled }) => (value === "" || disabled ? undefined : Number(value));
   return {
     temperature: given(get("temperature")),
     max_tokens: given(get("max-tokens")),
