@@ -8,7 +8,7 @@ import * as settings from "./settings.js";
 const MARGIN = 12; // pixels between an answer and the composer
 
 export class Chat {
-  /** page: {api, card(), openRounds(answer, index), announce(text)}. */
+  /** page: {api, async card(), openRounds(answer, index), announce(text)}. */
   constructor(page) {
     this._page = page;
     this._messages = [];
@@ -35,19 +35,25 @@ export class Chat {
 
   async ask(question) {
     const fields = settings.fields();
-    if (this._running || !question.trim() || fields === null || !this._page.card()) return;
-    const answer = new Answer(question, settings.label(fields, this._page.card()));
-    const view = this._show(answer);
+    if (this._running || !question.trim() || fields === null) return;
     this._run(true);
+    const card = await this._page.card();
+    if (card) await this._answer(question, fields, card);
+    this._run(false);
+  }
+
+  async _answer(question, fields, card) {
+    const answer = new Answer(question, settings.label(fields, card));
+    const view = this._show(answer);
     get("question").value = "";
     this._page.announce("The answer is being written.");
     const mine = { role: "user", content: question };
-    const messages = settings.remembers() ? [...this._messages, mine] : [mine];
+    const earlier = this._messages; // another list, once a new conversation has begun
+    const messages = settings.remembers() ? [...earlier, mine] : [mine];
     const { signal } = this._running;
     await follow(record(this._page.api, { messages, ...fields }, signal), answer, settings.slowness(), signal, view.update);
-    if (answer.text) this._messages.push(mine, { role: "assistant", content: answer.text });
+    if (answer.text && !answer.error) earlier.push(mine, { role: "assistant", content: answer.text });
     this._page.announce(answer.error ?? `Answer: ${answer.text}`);
-    this._run(false);
   }
 
   _show(answer) {
@@ -65,7 +71,8 @@ export class Chat {
     const focused = document.activeElement;
     get("send").hidden = running;
     get("stop").hidden = !running;
-    if (focused === get("send") || focused === get("stop") || focused === document.body) get("question").focus();
+    const lost = focused === document.body && matchMedia("(hover: hover)").matches; // on a phone the keyboard would open
+    if (focused === get("send") || focused === get("stop") || lost) get("question").focus();
   }
 
   _clear() {

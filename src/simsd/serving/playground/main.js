@@ -37,6 +37,7 @@ function setUpTabs() {
 function keyDialog() {
   const dialog = get("key-dialog");
   let open = null;
+  get("key-cancel").addEventListener("click", () => dialog.close(""));
   return (reason) => {
     open ??= new Promise((resolve) => {
       get("key-reason").textContent = reason;
@@ -45,6 +46,7 @@ function keyDialog() {
       const closed = () => {
         open = null;
         const key = dialog.returnValue === "use" ? get("key").value.trim() : "";
+        get("key").value = "";
         if (key) sessionStorage.setItem(KEY, key);
         resolve(key || null);
       };
@@ -60,7 +62,7 @@ function start() {
   let card = null;
   const page = {
     api,
-    card: () => card,
+    card: async () => card ?? load(),
     announce: (text) => (get("announcer").textContent = text),
     openRounds(answer, index) {
       openTab("rounds");
@@ -70,6 +72,7 @@ function start() {
   };
   const views = [new Chat(page), new Race(page)];
 
+  /** The model's card; null, and said why, where it cannot be had. */
   async function load() {
     get("trouble").hidden = true;
     try {
@@ -79,6 +82,7 @@ function start() {
       get("trouble-text").textContent = error.message;
       get("trouble").hidden = false;
     }
+    return card;
   }
 
   setUpTabs();

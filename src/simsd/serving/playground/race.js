@@ -9,7 +9,7 @@ import * as settings from "./settings.js";
 const SIDES = ["left", "right"];
 
 export class Race {
-  /** page: {api, card(), openRounds(answer, index), announce(text)}. */
+  /** page: {api, async card(), openRounds(answer, index), announce(text)}. */
   constructor(page) {
     this._page = page;
     this._running = null; // an AbortController
@@ -30,21 +30,26 @@ export class Race {
 
   async start(question) {
     const wanted = SIDES.map((side) => settings.fields(get(`method-${side}`), get(`window-${side}`)));
-    if (this._running || !question.trim() || wanted.includes(null) || !this._page.card()) return;
+    if (this._running || !question.trim() || wanted.includes(null)) return;
     this._run(true);
+    const card = await this._page.card();
+    if (card) await this._race(question, withOneSeed(wanted), card);
+    this._run(false);
+  }
+
+  async _race(question, wanted, card) {
     const { signal } = this._running;
-    const [left, right] = await this._race(question, withOneSeed(wanted), signal);
+    const [left, right] = await this._answers(question, wanted, card, signal);
     if (!signal.aborted && !left.error && !right.error) {
       const said = verdict(left, right, get("start").value === "together");
       get("result").replaceChildren(...said.map((text) => make("p", "", text)));
       this._page.announce(said.join(" "));
     }
-    this._run(false);
   }
 
   /** The two answers, when both are there. */
-  async _race(question, wanted, signal) {
-    const answers = wanted.map((fields) => new Answer(question, settings.label(fields, this._page.card())));
+  async _answers(question, wanted, card, signal) {
+    const answers = wanted.map((fields) => new Answer(question, settings.label(fields, card)));
     const views = answers.map((answer) => new AnswerView(answer, this._page.openRounds));
     SIDES.forEach((side, index) => get(`lane-${side}`).replaceChildren(views[index].node));
     const bodies = wanted.map((fields) => ({ messages: [{ role: "user", content: question }], ...fields }));

@@ -1,0 +1,213 @@
+"""The playground in a real browser. Screenshots are left in artifacts/playground."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from fastapi import FastAPI
+
+from simsd import LLM
+from simsd.engine.trace import RoundTrace
+from simsd.serving.app import create_app
+from simsd.serving.settings import ServerSettings
+from tests.serving.browser import PHONE, Visitor, ask, done, expect, figure, shoot
+from tests.serving.support import ANSWER, FREELY, QUESTION, listening
+
+
+@pytest.fixture(scope="module")
+def app(pair: LLM) -> FastAPI:
+    return create_app(pair, ServerSettings())
+
+
+@pytest.fixture(scope="module")
+def url(app: FastAPI) -> Iterator[str]:
+    with listening(app) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def rounds(pair: LLM) -> list[RoundTrace]:
+    """The rounds of the paper's method, whose window does not depend on the clock."""
+    llm = pair.with_options(method="simsd", trace=True)
+    found = llm.chat([{"role": "user", "content": QUESTION}])[0].trace
+    assert found
+    return found
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_an_answer_is_written_counted_and_announced(visitor: Visitor, rounds: list[RoundTrace], scheme: str) -> None:
+    page = visitor.ready(color_scheme=scheme)
+    shoot(page, f"empty-{scheme}")
+    page.locator("#method").select_option("simsd")
+    page.locator("#examples button").first.click()
+    done(page)
+    assert page.locator("#messages .settled").inner_text() == ANSWER
+    assert page.locator("#messages .cell").count() == 0
+    assert figure(page, "forwards") == str(len(rounds))
+    accepted = sum(one.verdict.count("accepted") for one in rounds)
+    drafted = sum(token != one.mask_token_id for one in rounds for token in one.drafted)
+    assert figure(page, "accepted") == f"{100 * accepted / drafted:.0f} %"
+    expect(page.locator("#announcer")).to_have_text(f"Answer: {ANSWER}")
+    assert page.evaluate("document.activeElement.id") == "question"
+    shoot(page, f"chat-{scheme}")
+
+
+def open_places(rounds: list[RoundTrace], token: Callable[[int], str]) -> list[list[str]]:
+    """Verdict and token of each place that the last of these rounds left open."""
+    first, last = rounds[0], rounds[-1]
+    begin = first.block_start + first.verdict.count("known")  # of the answer
+    came = {
+        one.block_start + at: verdict
+        for one in rounds
+        for at, verdict in enumerate(one.verdict)
+        if verdict in ("accepted", "corrected", "bonus")
+    }
+    found = []
+    for at in range(last.finished_blocks * last.block_length, len(last.verdict)):
+        verdict, place = last.verdict[at], last.block_start + at
+        told = {"masked": None, "rejected": last.drafted[at]}.get(verdict, last.after[at])
+        if place >= begin:
+            found.append([came.get(place, verdict), "" if told is None else token(told).strip() or "␣"])
+    return found
+
+
+def test_places_are_seen_as_they_are_revealed_until_esc_frees_the_place(
+    visitor: Visitor, pair: LLM, app: FastAPI, rounds: list[RoundTrace], allow: Callable[[int], None]
+) -> None:
+    page = visitor.ready()
+    page.locator("#method").select_option("simsd")
+    try:
+        ask(page)
+        expect(page.locator("#messages .note")).to_have_text("waiting for the server …")
+        read = "nodes => nodes.map((node) => [node.classList[1], node.querySelector('.cell-text').textContent])"
+        seen: list[list[str]] = []
+        for count in range(1, 8):
+            allow(1)
+            expect(page.locator("#messages .figures div", has_text="forwards").locator("dd")).to_have_text(str(count))
+            cells = page.locator("#messages .cell").evaluate_all(read)
+            assert cells == open_places(rounds[:count], pair.tokenizer.token)
+            seen += cells
+        assert {"accepted", "rejected"} <= {verdict for verdict, _ in seen}
+        assert ANSWER.startswith(page.locator("#messages .settled").inner_text())
+        page.keyboard.press("Escape")
+        expect(page.locator("#messages .note")).to_have_text("stopped")
+        expect(page.locator("#send")).to_be_visible()
+    finally:
+        allow(FREELY)
+    deadline = time.monotonic() + 30.0
+    while app.state.engine.open_jobs or app.state.pool.leased:
+        assert time.monotonic() < deadline, "the place was never given back"
+        time.sleep(0.01)
+
+
+def test_the_keyboard_reaches_everything(visitor: Visitor) -> None:
+    page = visitor.ready()
+    question = page.locator("#question")
+    question.fill("first")
+    question.press("Shift+Enter")
+    question.press_sequentially("second")
+    assert question.input_value() == "first\nsecond"
+    assert page.locator("#messages .turn").count() == 0
+    question.fill("   ")
+    question.press("Enter")
+    assert page.locator("#messages .turn").count() == 0
+    page.locator("#tab-chat").focus()
+    page.keyboard.press("ArrowRight")
+    expect(page.locator("#panel-race")).to_be_visible()
+    reached = set()
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate("document.activeElement.id"))
+    assert {"race-question", "start", "race-start", "method-left", "method-right", "schedule", "pace"} <= reached
+    assert not {"method", "remember"} & reached  # they say nothing about a race
+
+
+def test_a_slower_pace_shows_the_same_and_keeps_the_figures(visitor: Visitor) -> None:
+    page = visitor.ready(pace="10")
+    page.locator("#method").select_option("simsd")
+    begin = time.monotonic()
+    ask(page)
+    page.wait_for_selector("#messages .cell")
+    shoot(page, "live")
+    done(page)
+    assert page.locator("#messages .settled").inner_text() == ANSWER
+    assert time.monotonic() - begin > 8 * float(figure(page, "seconds"))
+
+
+def test_two_methods_race_and_are_compared(visitor: Visitor, rounds: list[RoundTrace]) -> None:
+    page = visitor.ready()
+    page.locator("#tab-race").click()
+    assert page.locator("#window-left").is_disabled()  # ordinary decoding has none
+    page.locator("#method-right").select_option("simsd")
+    page.locator("#race-question").fill(QUESTION)
+    page.locator("#race-start").click()
+    result = page.locator("#result")
+    expect(result).to_contain_text("was first")
+    texts = [page.locator(f"#lane-{side} .settled").inner_text() for side in ("left", "right")]
+    assert texts[0] == ANSWER
+    same = "Both wrote the same text." if texts[0] == texts[1] else "The texts differ from character"
+    assert same in result.inner_text()
+    assert figure(page, "forwards", "#lane-right") == str(len(rounds))
+    assert int(figure(page, "forwards", "#lane-left")) > len(rounds)
+    shoot(page, "race")
+    page.locator("#start").select_option("in-turn")
+    page.locator("#race-start").click()
+    expect(result.locator("p")).to_have_count(1)
+    expect(result).to_contain_text("was first")
+
+
+def test_the_rounds_show_what_was_drafted_and_who_saw_whom(
+    visitor: Visitor, pair: LLM, rounds: list[RoundTrace]
+) -> None:
+    page = visitor.ready()
+    page.locator("#method").select_option("simsd")
+    ask(page)
+    done(page)
+    page.locator("#messages .link").click()
+    assert page.evaluate("document.activeElement.id") == "round"
+    for index in range(3):
+        expect(page.locator("#round-of")).to_have_text(f"round {index + 1} of {len(rounds)}")
+        after = page.locator("#blocks tr", has=page.get_by_role("rowheader", name="after")).locator(".cell")
+        classes = [node.split()[1] for node in after.evaluate_all("nodes => nodes.map((node) => node.className)")]
+        assert classes == rounds[index].verdict
+        page.keyboard.press("ArrowRight")
+    layout = rounds[3].layout
+    picture, told = page.locator("#mask"), page.locator("#mask-cell")
+    picture.focus()
+    row = column = 0
+    picture.press("ArrowDown")  # the first key shows where the cursor is
+    for key in ["ArrowDown"] * (len(layout.ids) - 1) + ["ArrowRight"] * (len(layout.ids) - 1):
+        verb = "sees" if layout.mask[row][column] else "does not see"
+        names = [f"{layout.labels[at]} at {layout.positions[at]}" for at in (row, column)]
+        expect(told).to_contain_text(names[0])
+        said = told.inner_text().split(". In all")[0]
+        assert said.startswith(names[0])
+        assert f") {verb} {names[1]} (" in said
+        picture.press(key)
+        row, column = (row + 1, column) if key == "ArrowDown" else (row, column + 1)
+    image = "node.getContext('2d').getImageData(0, 0, node.width, node.height).data.buffer"
+    assert picture.evaluate(f"node => new Set(new Uint32Array({image})).size") > 3  # something is drawn
+    shoot(page, "rounds", whole=True)
+    page.locator("#tab-chat").click()
+    token = page.locator("#messages .token").last
+    index = int(token.get_attribute("data-round") or -1)
+    token.click()
+    expect(page.locator("#round-of")).to_have_text(f"round {index + 1} of {len(rounds)}")
+
+
+def test_a_phone_needs_no_sideways_scrolling(visitor: Visitor) -> None:
+    page = visitor.ready(**PHONE)
+    wide = "document.documentElement.scrollWidth"
+    assert page.evaluate(wide) == 360
+    ask(page, "Write the multiplication table of 9 up to 8.")
+    done(page)
+    assert page.evaluate(wide) == 360
+    shoot(page, "phone-chat")
+    page.locator("#messages .link").click()
+    assert page.evaluate(wide) == 360
+    shoot(page, "phone-rounds", whole=True)
+    page.locator("#tab-race").click()
+    assert page.evaluate(wide) == 360
+    shoot(page, "phone-race", whole=True)
