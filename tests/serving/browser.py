@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 sync_api = pytest.importorskip("playwright.sync_api")
 expect = sync_api.expect
+expect.set_options(timeout=30_000)
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 if CHROMIUM is None:
@@ -90,7 +91,7 @@ class Visitor:
 def shoot(page: Page, name: str, *, whole: bool = False) -> None:
     """Leaves a screenshot."""
     SHOTS.mkdir(parents=True, exist_ok=True)
-    page.evaluate("Promise.all(document.getAnimations().map((one) => one.finished))")
+    page.evaluate("Promise.allSettled(document.getAnimations().map((one) => one.finished))")
     if whole:
         page.evaluate("scrollTo(0, 0)")
     page.screenshot(path=SHOTS / f"{name}.png", full_page=whole)

@@ -76,11 +76,14 @@ def test_labels_and_parts_that_are_named_exist_once() -> None:
     assert wanted <= set(ids)
 
 
-def test_examples_are_questions_of_the_embedded_suites() -> None:
+def test_examples_are_questions_of_every_suite_that_the_pair_answers(pair: LLM) -> None:
     lines = [line for suite in SUITES.glob("*.jsonl") for line in suite.read_text("utf-8").splitlines()]
-    asked = {json.loads(line)["question"]: json.loads(line)["skill"] for line in lines}
+    known = {item["question"]: item for item in map(json.loads, lines)}
     examples = [attrs["data-question"] or "" for _, attrs in tags() if "data-question" in attrs]
-    assert {asked[question] for question in examples} == {suite.stem for suite in SUITES.glob("*.jsonl")}
+    assert {known[question]["skill"] for question in examples} == {suite.stem for suite in SUITES.glob("*.jsonl")}
+    conversations = [[{"role": "user", "content": question}] for question in examples]
+    answers = pair.with_options(method="simsd").chat(conversations)
+    assert [answer.text for answer in answers] == [known[question]["answer"] for question in examples]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)

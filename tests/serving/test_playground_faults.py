@@ -18,7 +18,7 @@ HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
 
 @pytest.fixture(scope="module")
 def url(pair: LLM) -> Iterator[str]:
-    with listening(create_app(pair, ServerSettings(api_key="s3cret"))) as address:
+    with listening(create_app(pair.with_options(method="simsd"), ServerSettings(api_key="s3cret"))) as address:
         yield address
 
 
@@ -37,9 +37,9 @@ def test_the_key_is_asked_for_until_it_is_right_and_kept_for_the_tab_alone(visit
     expect(page.locator("#key-reason")).to_contain_text("missing or wrong")
     give_key(page, "s3cret")
     expect(page.locator("#model b")).to_have_text("tiny")
-    ask(page)
+    ask(page, "What is the chemical symbol of hafnium?")
     done(page)
-    assert page.locator("#messages .settled").inner_text() == ANSWER
+    assert page.locator("#messages .settled").inner_text() == "Hf"
     assert page.evaluate("localStorage.length") == 0
     page.reload()
     expect(page.locator("#model b")).to_have_text("tiny")

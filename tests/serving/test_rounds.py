@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from simsd import LLM
+from simsd import LLM, SamplingParams
 from simsd.serving.rounds import MOST_LAYOUT_ROWS
 from tests.serving.support import QUESTION, running
 
@@ -14,14 +14,14 @@ def test_layouts_tell_who_sees_whom(pair: LLM) -> None:
         async with running(pair) as server:
             for method in ("exact", "simsd"):
                 asked = {"method": method, "stream_rounds": True, "stream_layouts": True}
-                told = [chunk.get("simsd", {}) for chunk in await server.stream(simsd=asked)]
+                told = [chunk.get("simsd", {}) for chunk in await server.stream(max_tokens=16, simsd=asked)]
                 llm = pair.with_options(method=method, trace=True)
-                expected = llm.chat([{"role": "user", "content": QUESTION}])[0].trace
+                expected = llm.chat([{"role": "user", "content": QUESTION}], SamplingParams(max_tokens=16))[0].trace
                 assert expected
                 rounds = [part["round"] for part in told if "round" in part]
                 first, last = rounds[0]["layout"], expected[0].layout
                 assert first["prefix_length"] == last.prefix_length
-                assert first["labels"][-1].startswith("S0." if method == "exact" else "M0")
+                assert {"exact": "S0.0", "simsd": "M0"}[method] in first["labels"]
                 for layout in (one["layout"] for one in rounds):
                     count = layout["rows"]
                     assert len(layout["labels"]) == len(layout["positions"]) == len(layout["tokens"]) == count
@@ -35,11 +35,11 @@ def test_layouts_tell_who_sees_whom(pair: LLM) -> None:
     asyncio.run(check())
 
 
-def test_a_layout_too_large_to_look_at_is_counted(noise: LLM) -> None:
+def test_a_layout_too_large_to_look_at_is_counted(pair: LLM) -> None:
     async def check() -> None:
-        async with running(noise) as server:
+        async with running(pair) as server:
             wide = {"states": "subsets", "num_speculative_tokens": 64, "stream_rounds": True, "stream_layouts": True}
-            told = [chunk.get("simsd", {}) for chunk in await server.stream(max_tokens=100, simsd=wide)]
+            told = [chunk.get("simsd", {}) for chunk in await server.stream(max_tokens=24, simsd=wide)]
             layouts = [part["round"]["layout"] for part in told if "round" in part]
             assert max(layout["rows"] for layout in layouts) > MOST_LAYOUT_ROWS
             for layout in layouts:

@@ -96,8 +96,9 @@ export class Answer {
 
   _cell(place, round) {
     const { position, verdict } = place;
-    if (verdict !== "known") return { position, verdict, token: place.after ?? place.drafted, order: orderIn(round, place) };
-    return { position, verdict: this._tokens.get(position)?.verdict ?? "known", token: place.after, order: null };
+    const token = place.after ?? place.drafted;
+    const came = verdict === "known" ? (this._tokens.get(position)?.verdict ?? "known") : verdict;
+    return { position, verdict: came, token, order: orderIn(round, place) };
   }
 
   /** Finds the tokens in the text: what a token is called alone need not be what it is in a text. */
@@ -106,10 +107,7 @@ export class Answer {
       const token = this._next !== null && this._next < this._open ? this._tokens.get(this._next) : undefined;
       const rest = this.text.slice(this._placed);
       const blanks = rest.length - rest.trimStart().length;
-      if (token === undefined) {
-        if (this.ended) this._add(rest, { verdict: "", round: null, order: null });
-        return;
-      }
+      if (token === undefined) return this._add(rest, { verdict: "", round: null, order: null });
       if (rest.startsWith(token.text)) this._add(token.text, token);
       else if (rest.startsWith(token.text, blanks)) this._add(rest.slice(0, blanks + token.text.length), token);
       else if (token.text.includes(BROKEN) && !this._addBroken(rest, token)) return;
@@ -134,7 +132,7 @@ export class Answer {
   }
 }
 
-/** When in its round a place was decided, from 0 to 1: in the draft's order, then what nobody drafted. Null: it was not. */
+/** When in its round a place was decided, from 0 to 1: the drafts in their order, then the rest. Null: it was not. */
 function orderIn(round, { verdict, draft_step: step }) {
   if (verdict === "known" || verdict === "masked") return null;
   const last = Math.max(0, ...round.places.map((place) => place.draft_step ?? 0));

@@ -6,9 +6,9 @@ import { Tape } from "./tape.js";
 export const record = (api, body, signal) => new Tape(api.chat(body, signal));
 
 /** Plays a tape into an answer; changed() is called for each part, and at the end. Failures end in the answer. */
-export async function follow(tape, answer, slowness, signal, changed) {
+export async function follow(tape, answer, { pace, since = tape.began, signal }, changed) {
   try {
-    await tape.play(slowness, signal, (chunk, at) => {
+    await tape.play(pace, since, signal, (chunk, at) => {
       answer.take(chunk, at);
       changed();
     });

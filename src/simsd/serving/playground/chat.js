@@ -5,6 +5,7 @@ import { AnswerView } from "./answer_view.js";
 import { follow, record } from "./asking.js";
 import { get, make } from "./dom.js";
 import * as settings from "./settings.js";
+import { slower } from "./tape.js";
 const MARGIN = 12; // pixels between an answer and the composer
 
 export class Chat {
@@ -51,7 +52,9 @@ export class Chat {
     const earlier = this._messages; // another list, once a new conversation has begun
     const messages = settings.remembers() ? [...earlier, mine] : [mine];
     const { signal } = this._running;
-    await follow(record(this._page.api, { messages, ...fields }, signal), answer, settings.slowness(), signal, view.update);
+    const tape = record(this._page.api, { messages, ...fields }, signal);
+    const pace = slower(settings.slowness(), await tape.first);
+    await follow(tape, answer, { pace, signal }, view.update);
     if (answer.text && !answer.error) earlier.push(mine, { role: "assistant", content: answer.text });
     this._page.announce(answer.error ?? `Answer: ${answer.text}`);
   }
@@ -71,7 +74,7 @@ export class Chat {
     const focused = document.activeElement;
     get("send").hidden = running;
     get("stop").hidden = !running;
-    const lost = focused === document.body && matchMedia("(hover: hover)").matches; // on a phone the keyboard would open
+    const lost = focused === document.body && matchMedia("(hover: hover)").matches; // a phone's keyboard stays away
     if (focused === get("send") || focused === get("stop") || lost) get("question").focus();
   }
 
@@ -85,7 +88,7 @@ export class Chat {
   }
 }
 
-/** Scrolls to the end of a node that runs below the composer, for a reader who is there: not further than `reach` away. */
+/** Scrolls to the end of a node that runs below the composer, for a reader who is not further than `reach` away. */
 function keepInView(node, reach = 200) {
   const hidden = node.getBoundingClientRect().bottom - get("composer").getBoundingClientRect().top;
   if (hidden > 0 && hidden < reach) window.scrollBy(0, hidden + MARGIN);

@@ -1,6 +1,6 @@
 // The attention mask of one forward, as a picture: rows look, columns are looked at.
 
-import { cellText } from "./dom.js";
+import { cellText, oncePerFrame } from "./dom.js";
 
 const LARGEST = 18; // pixels of a cell
 const SMALLEST = 3;
@@ -17,7 +17,7 @@ export class MaskView {
     canvas.addEventListener("pointermove", (event) => this._point(event));
     canvas.addEventListener("pointerdown", (event) => this._point(event));
     canvas.addEventListener("keydown", (event) => this._key(event));
-    new ResizeObserver(() => this._fit()).observe(canvas.parentElement);
+    new ResizeObserver(oncePerFrame(() => this._fit())).observe(canvas.parentElement);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this._draw());
   }
 

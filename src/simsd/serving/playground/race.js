@@ -5,6 +5,7 @@ import { AnswerView } from "./answer_view.js";
 import { follow, record } from "./asking.js";
 import { decimal, get, make } from "./dom.js";
 import * as settings from "./settings.js";
+import { slower } from "./tape.js";
 
 const SIDES = ["left", "right"];
 
@@ -53,13 +54,16 @@ export class Race {
     const views = answers.map((answer) => new AnswerView(answer, this._page.openRounds));
     SIDES.forEach((side, index) => get(`lane-${side}`).replaceChildren(views[index].node));
     const bodies = wanted.map((fields) => ({ messages: [{ role: "user", content: question }], ...fields }));
+    const together = get("start").value === "together";
     const tapes = [];
     for (const body of bodies) {
       tapes.push(record(this._page.api, body, signal));
-      if (get("start").value === "in-turn") await tapes.at(-1).whole.catch(() => {}); // `follow` tells why
+      if (!together) await tapes.at(-1).whole.catch(() => {}); // `follow` tells why
     }
-    const pace = settings.slowness();
-    await Promise.all(tapes.map((tape, index) => follow(tape, answers[index], pace, signal, views[index].update)));
+    const firsts = tapes.map((tape) => tape.first);
+    const from = together ? await Promise.race(firsts) : Math.min(...(await Promise.all(firsts)));
+    const how = { pace: slower(settings.slowness(), from), since: together ? undefined : performance.now(), signal };
+    await Promise.all(tapes.map((tape, index) => follow(tape, answers[index], how, views[index].update)));
     return answers;
   }
 
@@ -83,7 +87,8 @@ function verdict(left, right, together) {
   const [first, second] = left.figures.seconds <= right.figures.seconds ? [left, right] : [right, left];
   const [one, other] = [first.figures, second.figures];
   const name = (answer) => (left.label === right.label ? (answer === left ? "The left" : "The right") : answer.label);
-  const texts = left.text === right.text ? "Both wrote the same text." : `The texts differ ${place(left.text, right.text)}.`;
+  const same = left.text === right.text;
+  const texts = same ? "Both wrote the same text." : `The texts differ ${place(left.text, right.text)}.`;
   const said = [
     `${name(first)} was first: ${decimal(one.seconds, 2)} s against ${decimal(other.seconds, 2)} s, ` +
       `${one.forwards} forwards against ${other.forwards}. ${texts}`,

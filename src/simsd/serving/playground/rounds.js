@@ -59,7 +59,7 @@ function told(round) {
 }
 
 function forwardTold({ rows, prefix_length: cached, mask }) {
-  const said = `One forward pass of the large model computes ${rows} rows; each also sees the ${cached} tokens in the cache.`;
+  const said = `One forward of the large model computes ${rows} rows; each also sees the ${cached} cached tokens.`;
   return mask ? said : `${said} The mask of so many rows is not sent.`;
 }
 
@@ -105,5 +105,6 @@ function shown(verdict, token) {
 function draft({ verdict, drafted, draft_step: step }) {
   if (drafted === null) return "";
   const lost = verdict === "rejected" || verdict === "corrected";
-  return make("span", "drafted", cellNode({ verdict: lost ? "lost" : "known", token: drafted }), make("span", "step", `step ${step}`));
+  const cell = cellNode({ verdict: lost ? "lost" : "known", token: drafted });
+  return make("span", "drafted", cell, make("span", "step", `step ${step}`));
 }
