@@ -43,7 +43,8 @@ def chromium() -> Iterator[Browser]:
 class Visitor:
     """Opens the page, and remembers what it complained about and what it asked of other hosts.
 
-    key: what its pages answer when they ask for one. refusals: whether requests are meant to fail, which the browser itself notes in the console.
+    key: what its pages answer when they ask for one.
+    refusals: whether requests are meant to fail, which the browser itself notes in the console.
     """
 
     def __init__(self, browser: Browser, url: str) -> None:

@@ -142,8 +142,10 @@ def test_tokens_are_found_in_the_text_though_they_look_different_in_it(known: Vi
     found = page.evaluate(
         """async ([tokens, text]) => {
           const { Answer } = await import("/answer.js");
-          const place = (after, at) => (
-            { position: 8 + at, verdict: at ? "accepted" : "bonus", before: null, after, drafted: after, draft_step: 1 });
+          const place = (after, at) => {
+            const verdict = at ? "accepted" : "bonus";
+            return { position: 8 + at, verdict, before: null, after, drafted: after, draft_step: 1 };
+          };
           const places = tokens.map(place);
           const round = (first) => (
             { block_start: 8 + first, block_length: 4, finished_blocks: 1, places: places.slice(first, first + 4) });

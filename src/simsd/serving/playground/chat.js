@@ -65,6 +65,7 @@ export class Chat {
     get("messages").append(make("article", "turn", make("p", "asked", answer.question), tag, view.node));
     get("empty").hidden = true;
     get("clear").hidden = false;
+    view.node.scrollIntoView({ block: "nearest" }); // from the settings, which are below on a phone
     keepInView(view.node, Infinity);
     return view;
   }
