@@ -48,6 +48,17 @@ def test_whatever_is_chosen_the_text_is_ordinary_decodings(size, name, sampler):
     assert [spoken(s) for s in found] == [spoken(s) for s in expected]
 
 
+@pytest.mark.parametrize("kind", ["model", "hybrid", "self"])
+def test_a_trace_goes_with_whatever_was_chosen(kind):
+    """Also where the window is wide and nothing is drafted, as the target's own logits know nothing of a new block."""
+    drafter = make_drafter(kind, 4, 2)
+    asked = [Request(prompt_of(length, length), SamplingParams(max_tokens=21)) for length in (7, 8)]
+    for one in decode(engine(tiny_model(2), 4, drafter, max_num_seqs=2, trace=True, auto=Whims(5)), asked):
+        verdicts = [verdict for found in one.trace for verdict in found.verdict]
+        assert verdicts.count("accepted") == one.stats.accepted_tokens
+        assert len(one.trace) == one.stats.rounds
+
+
 @pytest.mark.parametrize(
     ("given", "adaptive"),
     [
