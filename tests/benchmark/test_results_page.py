@@ -27,7 +27,7 @@ def test_a_part_that_is_not_made_is_named(monkeypatch: pytest.MonkeyPatch, tmp_p
     template = tmp_path / "page.in"
     template.write_text("{{ nothing }}", "utf-8")
     monkeypatch.setattr(results_page, "TEMPLATE", template)
-    with pytest.raises(ValueError, match="nothing"):
+    with pytest.raises(KeyError, match="nothing"):
         results_page.render()
 
 
