@@ -22,6 +22,7 @@ from simsd.serving.engine import Engine
 from simsd.serving.pool import Pool
 from simsd.serving.settings import ServerSettings
 
+FREELY = 10**6  # rounds, for the fixture `allow`
 CHAT, TEXT = "/v1/chat/completions", "/v1/completions"
 QUESTION = "Count from 28 in steps of 8, 12 numbers."
 ANSWER = "28, 36, 44, 52, 60, 68, 76, 84, 92, 100, 108, 116."

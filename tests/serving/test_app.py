@@ -239,6 +239,8 @@ def test_models_health_and_metrics(pair: LLM) -> None:
             listed = (await server.client.get("/v1/models")).json()
             assert [model["id"] for model in listed["data"]] == ["org/some-model"]
             assert (await server.client.get("/v1/models/org/some-model")).json() == listed["data"][0]
+            assert listed["data"][0]["simsd"]["embedded"]
+            assert listed["data"][0]["simsd"]["block_length"] == pair.options.block_length
             assert (await server.client.get("/v1/models/other")).status_code == 404
             assert (await server.client.get("/health")).json() == {"status": "ok"}
             await server.json(model="org/some-model", max_tokens=1)

@@ -4,32 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from simsd import LLM
-from tests.serving.support import CHAT, Server, asked, running
+from tests.serving.support import CHAT, FREELY, Server, asked, running
 
 ENDLESS: dict[str, Any] = {"max_tokens": 10_000, "simsd": {"ignore_eos": True}}
-
-
-@pytest.fixture
-def allow(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Engines run rounds only as these are allowed: `allow(3)`."""
-    left, step = threading.Semaphore(0), LLM.step
-
-    def when_allowed(llm: LLM) -> None:
-        assert left.acquire(timeout=60.0)
-        step(llm)
-
-    monkeypatch.setattr(LLM, "step", when_allowed)
-    return left.release
-
-
-FREELY = 10**6
 
 
 class Caller:

@@ -94,6 +94,7 @@ FIELDS: list[tuple[dict[str, Any], str | None]] = [
     ({"simsd": {"drafter": "trajectory"}}, None),
     ({"simsd": {"draft_steps": 99}}, None),
     ({"simsd": {"stream_rounds": True}}, "simsd"),
+    ({"stream": True, "simsd": {"stream_layouts": True}}, "simsd"),
     ({"simsd": 5}, "simsd"),
 ]
 

@@ -6,11 +6,8 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from importlib import resources
-from pathlib import Path
 
 from fastapi import FastAPI, Request
-from fastapi.staticfiles import StaticFiles
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -26,7 +23,8 @@ from simsd.serving.errors import ApiError, as_api_error
 from simsd.serving.logs import event
 from simsd.serving.metrics import Metrics
 from simsd.serving.middleware import ApiKey, RequestLog, WholeBody, refuse
-from simsd.serving.openai_format import ChatEndpoint, CompletionEndpoint, Endpoint
+from simsd.serving.openai_format import ChatEndpoint, CompletionEndpoint, Endpoint, model_card
+from simsd.serving.page import Page
 from simsd.serving.pool import Pool
 from simsd.serving.schemas import ChatRequest, CompletionRequest, parse
 from simsd.serving.settings import ServerSettings
@@ -95,9 +93,7 @@ def create_app(llm: LLM, settings: ServerSettings | None = None) -> FastAPI:
         told = events(updates, writer, request.state.request_id)
         return EventStream(told, settings.stall_timeout, on_leave=answers.cancel)
 
-    page = Path(str(resources.files("simsd.serving") / "playground"))
-    if page.is_dir():  # last: it answers for every path that is left
-        app.mount("/", StaticFiles(directory=page, html=True))
+    app.mount("/", Page())  # last: it answers for every path that is left
     return app
 
 
@@ -109,8 +105,7 @@ def _warm_up(llm: LLM) -> None:
 
 
 def _add_status_routes(app: FastAPI, engine: Engine, metrics: Metrics, llm: LLM, settings: ServerSettings) -> None:
-    model = {"id": settings.model_name, "object": "model", "created": int(time.time()), "owned_by": "simsd"}
-    model["max_model_len"] = llm.max_model_len
+    model = model_card(settings.model_name, int(time.time()), llm)
 
     @app.get("/v1/models")
     async def models() -> Response:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from simsd.engine.completion import Completion, Piece
 from simsd.engine.request import Stats
-from simsd.engine.trace import RoundTrace
+from simsd.llm import LLM
 from simsd.models.tokenizer import Tokenizer
 
 Json = dict[str, Any]
@@ -149,30 +149,13 @@ def usage(completions: Sequence[Completion], prompts: int) -> Json:
     return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
 
 
-def round_json(found: RoundTrace, token_text: Callable[[int], str]) -> Json:
-    """The state of the blocks under decoding after one round, a place each; see docs/serving.md."""
-
-    def token(token_id: int) -> str | None:
-        return None if token_id == found.mask_token_id else token_text(token_id)
-
-    places = zip(found.before, found.after, found.drafted, found.draft_step, found.verdict, strict=True)
-    return {
-        "index": found.index,
-        "block_start": found.block_start,
-        "block_length": found.block_length,
-        "finished_blocks": found.finished_blocks,
-        "places": [
-            {
-                "position": found.block_start + offset,
-                "verdict": verdict,
-                "before": token(before),
-                "drafted": token(drafted),
-                "draft_step": step if token(drafted) is not None else None,
-                "after": token(after),
-            }
-            for offset, (before, after, drafted, step, verdict) in enumerate(places)
-        ],
-    }
+def model_card(name: str, created: int, llm: LLM) -> Json:
+    """The object of a model: OpenAI's fields, vLLM's `max_model_len`, and the server's own defaults."""
+    options = asdict(llm.options)
+    shown = ("method", "num_speculative_tokens", "block_length", "remasking_strategy")
+    own = {"embedded": llm.embedded} | {key: options[key] for key in shown}
+    card = {"id": name, "object": "model", "created": created, "owned_by": "simsd"}
+    return card | {"max_model_len": llm.max_model_len, "simsd": own}
 
 
 def _chat_delta(index: int, delta: Json, logprobs: Json | None = None, finish_reason: str | None = None) -> Json:

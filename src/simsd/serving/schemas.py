@@ -49,6 +49,7 @@ class Extension(BaseModel):
     method, drafter, num_speculative_tokens, draft_steps, states: as the keyword arguments of `LLM`.
     The schedule, top_k, stop_token_ids, ignore_eos: as in `SamplingParams`.
     stream_steps: chunks carry token ids and their reveal steps. stream_rounds: a chunk a round, with the block's state.
+    stream_layouts: such a chunk also has the rows of the target's forward, and which sees which.
     """
 
     model_config = ConfigDict(strict=True, extra="forbid")
@@ -67,6 +68,7 @@ class Extension(BaseModel):
     ignore_eos: bool | None = None
     stream_steps: bool = False
     stream_rounds: bool = False
+    stream_layouts: bool = False
 
     def decoding(self) -> dict[str, Any]:
         """The options given that belong to an `LLM`."""
@@ -130,6 +132,8 @@ class ApiRequest(BaseModel):
                 raise ApiError(f"{name} is not supported by this server; leave it out", param=name)
         if not self.stream and (self.simsd.stream_steps or self.simsd.stream_rounds):
             raise ApiError("simsd.stream_steps and simsd.stream_rounds need 'stream': true", param="simsd")
+        if self.simsd.stream_layouts and not self.simsd.stream_rounds:
+            raise ApiError("simsd.stream_layouts needs 'stream_rounds': true, whose chunks it adds to", param="simsd")
         return self
 
     @property

@@ -9,7 +9,8 @@ from simsd.engine.completion import Completion, Piece
 from simsd.serving.engine import Update
 from simsd.serving.errors import ApiError, as_api_error
 from simsd.serving.logs import event
-from simsd.serving.openai_format import DONE, Endpoint, Json, round_json, sse, usage
+from simsd.serving.openai_format import DONE, Endpoint, Json, sse, usage
+from simsd.serving.rounds import round_json
 from simsd.serving.schemas import ChatRequest, CompletionRequest
 
 
@@ -29,8 +30,8 @@ class ChunkWriter:
         """What one update comes to."""
         endpoint = self._endpoint
         for found in update.rounds:
-            told = {"choice": update.choice, "round": round_json(found, endpoint.tokenizer.token)}
-            yield endpoint.chunk([], simsd=told, **self._more)
+            told = round_json(found, endpoint.tokenizer.token, layout=self._request.simsd.stream_layouts)
+            yield endpoint.chunk([], simsd={"choice": update.choice, "round": told}, **self._more)
         if update.piece is None:
             return
         if update.choice not in self._sent:
