@@ -1,4 +1,4 @@
-"""A draft model on another device. PyTorch's fake tensors compute nothing, but know their device and refuse to mix two."""
+"""A draft model on another device. PyTorch's fake tensors compute nothing, but know their device and mix no two."""
 
 from __future__ import annotations
 

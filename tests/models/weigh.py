@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 def weigh(held: Any) -> int:
-    """Bytes of all tensors in `held`, in its attributes, their attributes and so on; packed ones as oneDNN lays them."""
+    """Bytes of all tensors in `held`, its attributes, theirs and so on; of packed ones, what oneDNN takes."""
     sizes: dict[int, int] = {}
     for tensor in tensors(held, set()):
         if tensor.is_mkldnn:

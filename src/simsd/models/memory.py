@@ -75,6 +75,7 @@ def weight_bytes(model: Placed) -> Mapping[str, int]:
     shapes, _ = registry.family(config.model_type).weight_shapes(config)
     heads = {"q": config.num_attention_heads, "k": config.num_key_value_heads}
     heads |= {"query": heads["q"], "key": heads["k"]}
+    packed = can_pack(model.device.type, model.dtype)
     total: Counter[str] = Counter()
     for name, shape in shapes.items():
         part, numbers = _part(name), math.prod(shape)
@@ -85,17 +86,27 @@ def weight_bytes(model: Placed) -> Mapping[str, int]:
             total[part] += numbers * copies * (size + max(size, 4))
         elif model.int8 and part in _QUANTISED and len(shape) == 2:
             total[part] += numbers + shape[0] * _SCALE
+        elif packed and any(word in name for word in _ALONE):
+            total[part] += numbers // shape[0] * _filled(shape[0]) * size
         else:
             total[part] += numbers * size
     table = config.vocab_size * config.hidden_size * size
-    if config.tie_word_embeddings and can_pack(model.device.type, model.dtype) and table <= MAX_TIED_COPY:
-        total["head"] += table
+    if config.tie_word_embeddings and packed and table <= MAX_TIED_COPY:
+        total["head"] += _filled(config.vocab_size) * config.hidden_size * size
     total["rotary table"] = config.max_position_embeddings * 2 * config.head_dim * size
     return total
 
 
 _QUANTISED = ("attention", "mlp", "experts")
 _SCALE = 8  # bytes a channel: a float32 scale, and as much that oneDNN keeps
+
+
+# Layers that are not stacked with others, which oneDNN fills up to a multiple of 64 outputs when it packs them.
+_ALONE = ("o_proj", "dense.", ".mlp.down_proj", "lm_head")
+
+
+def _filled(outputs: int) -> int:
+    return -(-outputs // 64) * 64
 
 
 def _part(name: str) -> str:
@@ -148,7 +159,8 @@ def _layer_bytes(model: Placed, queries: int, tokens: int) -> int:
     c, size = model.config, model.dtype.itemsize
     mask = queries * tokens * (1 + size * (1 + (c.groups if c.groups > 1 else 0)))
     scores = queries * tokens * c.num_attention_heads
-    attention = min(scores, MOST_SCORES) * 3 * size if model.device.type == "cpu" else 0
+    both = 2 * size if size >= 4 else 12  # scores and weights; narrow ones are also held in float32
+    attention = min(scores, MOST_SCORES) * both if model.device.type == "cpu" else 0
     inner = c.intermediate_size
     if c.moe is not None:
         inner = max(inner, c.moe.num_experts_per_tok * (c.moe.moe_intermediate_size + c.hidden_size))
