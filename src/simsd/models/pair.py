@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from simsd.errors import ConfigError, ModelError
-from simsd.models.loader import LoadedModel, check_pair, load
+from simsd.models.loader import Load, LoadedModel, check_pair
+from simsd.models.loader import load as load_whole
 from simsd.models.protocol import Model
 
 Source = str | Path | torch.nn.Module | LoadedModel[Model]
@@ -25,11 +26,12 @@ def open_pair(
     mask_token_id: int | None = None,
     tokenizer: Any = None,
     shifted_logits: bool = False,
+    load: Load = load_whole,
 ) -> tuple[LoadedModel[Model], LoadedModel[Model] | None]:
     """The target and, if one is named, its draft model; None is the embedded target, with its draft model.
 
     dtype and device are for checkpoints, tokenizer and shifted_logits for modules. The draft model takes MASK id, block
-    length and, if it came without one, tokenizer from the target.
+    length and, if it came without one, tokenizer from the target. load: how checkpoints are loaded.
 
     Raises: ModelError, PairError, ConfigError.
     """

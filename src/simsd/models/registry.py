@@ -12,10 +12,11 @@ from simsd.errors import ModelError
 from simsd.models import llada2, sdar
 from simsd.models.config import ModelConfig
 from simsd.models.parts import Shapes
+from simsd.models.shard import Shard
 from simsd.models.transformer import Transformer
 from simsd.models.weights import WeightFiles
 
-Builder = Callable[[ModelConfig, WeightFiles, torch.dtype, torch.device], Transformer]
+Builder = Callable[[ModelConfig, WeightFiles, torch.dtype, torch.device, Shard], Transformer]
 
 
 @dataclass(frozen=True)
