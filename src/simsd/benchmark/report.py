@@ -49,10 +49,12 @@ class Report:
         settings = [(name, value) for name, value in about["settings"].items() if NEUTRAL.get(name) != value]
         draft = f", draft model {about['draft_model']}" if about["draft_model"] else ", no draft model"
         sources = ", ".join(f"{number} {source}" for source, number in about["workload"].items())
+        size = about.get("tensor_parallel_size", 1)
+        ranks = f", tensor parallel over {size} ranks" if size > 1 else ""
         options = shared([row.cell for row in self.rows])
         found = {
             "model": f"{about['model']}{draft}, block length {about['block_length']}, {about['dtype']}",
-            "device": f"{about['device']}, {about['threads']} CPU thread{_s(about['threads'])}",
+            "device": f"{about['device']}, {about['threads']} CPU thread{_s(about['threads'])}{ranks}",
             "prompts": f"{sources} (fingerprint {about['fingerprint']})",
             "settings": ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in settings),
             "options of all cells": ", ".join(f"{SHORT.get(name, name)} {value}" for name, value in options.items()),

@@ -55,6 +55,10 @@ class Decoding:
     ] = None
     dtype: Annotated[str | None, _flag("--dtype", "Number format. Default: auto.", _MODEL, DTYPES)] = None
     device: Annotated[str | None, _flag("--device", "auto (the default), cpu, cuda or cuda:N.", _MODEL)] = None
+    tensor_parallel_size: Annotated[
+        int | None,
+        _flag("--tensor-parallel-size", "Split both models among this many GPUs or processes. Default: 1.", _MODEL),
+    ] = None
     threads: Annotated[int | None, _flag("--threads", "CPU threads. Default: all cores.", _MODEL)] = None
     method: Annotated[
         str | None,
