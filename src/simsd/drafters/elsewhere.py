@@ -52,5 +52,6 @@ def moved(value: T, device: torch.device) -> T:
     if isinstance(found, Tensor):
         return found.to(device)  # type: ignore[return-value]
     if is_dataclass(found) and not isinstance(found, type):
-        return replace(found, **{f.name: moved(getattr(found, f.name), device) for f in fields(found)})
+        copy: Any = replace(found, **{f.name: moved(getattr(found, f.name), device) for f in fields(found)})
+        return copy
     return value
