@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from simsd.benchmark.recipes import RECIPES
 from simsd.benchmark.report import Report
 from simsd.benchmark.summary import Row
 from simsd.benchmark.sweep import Sweep
-from simsd.evaluation.statistics import mcnemar
+from simsd.evaluation.statistics import Spread, mcnemar
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -126,11 +127,6 @@ def suite_table(suites: dict[str, list[Text]], places: dict[str, tuple[int, str,
     return table(["schedule", "method", *head], lines, 2)
 
 
-def sweep_table(name: str) -> str:
-    """The table of an ablation, as `simsd sweep` prints it."""
-    return sweep(name).markdown_table()
-
-
 # ---------------------------------------------------------------------- sentences
 def against_ordinary(cells: Sequence[Text], places: dict[str, tuple[int, str, str, float]], method: str) -> str:
     """What a method's text lost against ordinary decoding, over all greedy cells."""
@@ -144,8 +140,24 @@ def against_ordinary(cells: Sequence[Text], places: dict[str, tuple[int, str, st
     )
 
 
+def text_figure(cell: Text, name: str) -> str:
+    """One figure of a cell's text, for a sentence: a share, a count or a p value."""
+    if name == "p_value":
+        return p_value(cell[name])
+    return str(cell[name]) if name in ("lost", "gained", "prompts") else percent(cell[name])
+
+
+def speed_figure(row: Row, name: str) -> str:
+    """One figure of a cell's speed, for a sentence."""
+    value = getattr(row, name)
+    return f"{value.median:.2f}" if isinstance(value, Spread) else f"{value:.1f}"
+
+
 def render() -> str:
-    """The page."""
+    """The page: the template with its parts filled in.
+
+    Tables have names. A figure in a sentence is named by its cell: {{ text simsd static 8 0 lost }}.
+    """
     speed, text = Report.from_dict(read("speed")), read("text")
     rows = speed.rows
     places = {
@@ -153,23 +165,32 @@ def render() -> str:
         for row in rows
     }
     cells = text["all"]
-    parts: dict[str, str | Callable[[], str]] = {
+    at_text = {places[cell["cell"]]: cell for cell in cells}
+    at_speed = {places[row.cell.key]: row for row in rows}
+    sweeps = {name: sweep(name) for name in RECIPES}
+    parts = {
         "speed_facts": facts(speed.about, rows[0].prompts),
         "text_facts": facts(text["about"], cells[0]["prompts"]),
+        "sweep_facts": facts(sweeps["gamma"].report.about, sweeps["gamma"].report.rows[0].prompts),
         "speed_greedy": speed_table(rows, 0.0),
         "speed_sampled": speed_table(rows, 1.0),
         "text_greedy": text_table(cells, places, 0.0),
         "text_sampled": text_table(cells, places, 1.0),
         "suites": suite_table(text["suites"], places),
         "agreement": "\n".join(f"- {against_ordinary(cells, places, method)}" for method in METHODS[1:]),
-        **{f"sweep_{name.replace('-', '_')}": sweep_table(name) for name in RECIPES},
+        **{f"sweep_{name.replace('-', '_')}": found.markdown_table() for name, found in sweeps.items()},
     }
-    page = TEMPLATE.read_text("utf-8")
-    for name, value in parts.items():
-        page = page.replace("{{ " + name + " }}", str(value))
-    if "{{" in page:
-        raise ValueError(f"results.md.in names a part that is not made: {page[page.index('{{') :][:60]}")
-    return page
+
+    def part(found: re.Match[str]) -> str:
+        words = found[1].split()
+        if words[0] not in ("text", "speed"):
+            return parts[words[0]]
+        kind, method, schedule, length, temperature, name = words
+        long = next(key for key, short in SCHEDULES.items() if short == schedule)
+        place = (int(length), long, method, float(temperature))
+        return text_figure(at_text[place], name) if kind == "text" else speed_figure(at_speed[place], name)
+
+    return re.sub(r"\{\{ (.*?) \}\}", part, TEMPLATE.read_text("utf-8"))
 
 
 def facts(about: dict[str, Any], prompts: int) -> str:

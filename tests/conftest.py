@@ -8,9 +8,19 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+import pytest
+import torch
 from hypothesis import settings
 
 # The same examples in every run, and no verdict by the clock; `--hypothesis-profile=search` looks for new ones.
 settings.register_profile("simsd", deadline=None, derandomize=True, database=None)
 settings.register_profile("search", deadline=None, max_examples=2000, database=None)
 settings.load_profile("simsd")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that need a CUDA device are skipped where there is none."""
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="no CUDA device"))

@@ -164,3 +164,14 @@ def test_several_threads_may_use_one_llm(llm):
 
     with ThreadPoolExecutor(len(prompts)) as pool:
         assert list(pool.map(ask, range(len(prompts)))) == expected
+
+
+def test_a_text_that_no_number_of_tokens_could_hold_is_refused_unread(llm, monkeypatch):
+    from simsd.models.tokenizer import Tokenizer
+
+    def never(self, text, **_):
+        raise AssertionError("it was tokenized")
+
+    monkeypatch.setattr(Tokenizer, "encode", never)
+    with pytest.raises(PromptError, match="has 50000000 characters"):
+        llm.generate("a" * 50_000_000, SHORT)

@@ -17,7 +17,7 @@ from simsd.engine.completion import Completion, Message, Piece, Prompt
 from simsd.engine.costs import Costs
 from simsd.engine.drafting import make_drafter
 from simsd.engine.generation import Generation
-from simsd.engine.options import DecodingOptions, SamplingParams, check_engine, truth, whole
+from simsd.engine.options import DecodingOptions, SamplingParams, check_engine, choose, truth, whole
 from simsd.engine.request import Sequence, Stats
 from simsd.engine.runner import Runner
 from simsd.engine.scheduler import Scheduler
@@ -26,7 +26,7 @@ from simsd.engine.trace import RoundTrace
 from simsd.errors import ConfigError, PromptError, SimsdError
 from simsd.models.config import MOST_POSITIONS, ModelConfig
 from simsd.models.loader import LoadedModel
-from simsd.models.pair import Source, open_pair
+from simsd.models.pair import QUANTIZE, Source, open_pair
 from simsd.models.prompts import plain, prompt_ids, token_ids
 from simsd.models.tokenizer import Tokenizer
 from simsd.progress import track
@@ -51,6 +51,8 @@ class LLM:
         method: str | None = None,
         dtype: str = "auto",
         device: str = "auto",
+        draft_device: str | None = None,
+        quantize: str = "none",
         block_length: int | None = None,
         mask_token_id: int | None = None,
         max_num_seqs: int = 16,
@@ -67,6 +69,8 @@ class LLM:
         draft_model: likewise; it must share the target's tokenizer.
         method: "none", "simsd", "exact", "exact-draft-order"; None is "exact" with a draft model, else "none".
         dtype: "auto", "float32", "bfloat16", "float64"; device: "auto", "cpu", "cuda", "cuda:1".
+        draft_device: the draft model's, if other than the target's.
+        quantize: "none", "int8-draft", "int8"; whose linear layers get int8 weights, nobody's, the draft model's, both.
         block_length, mask_token_id: override the checkpoint's.
         max_num_seqs: most sequences decoded side by side. max_model_len: most tokens of prompt and answer.
         trace: keep what happened in every round.
@@ -84,11 +88,15 @@ class LLM:
             if value is not None:
                 whole(name, value, 0 if name == "mask_token_id" else 1)
         truth("shifted_logits", shifted_logits)
+        self._quantize = choose("quantize", quantize, QUANTIZE)
         self._target, self._draft = open_pair(
             model,
             draft_model,
             dtype=dtype,
             device=device,
+            draft_device=draft_device,
+            quantize=quantize,
+            max_model_len=max_model_len,
             block_length=block_length,
             mask_token_id=mask_token_id,
             tokenizer=tokenizer,
@@ -108,6 +116,7 @@ class LLM:
         """
         other = object.__new__(LLM)
         other._target, other._draft, other._costs = self._target, self._draft, self._costs
+        other._quantize = self._quantize
         other._trace = changes.pop("trace", self._trace)
         other.max_num_seqs = changes.pop("max_num_seqs", self.max_num_seqs)
         other._max_model_len = changes.pop("max_model_len", self._max_model_len)
@@ -138,7 +147,7 @@ class LLM:
         self._scheduler = Scheduler(
             self.options,
             target,
-            make_drafter(self.options, lambda: self._runner(self._draft)),
+            make_drafter(self.options, lambda: self._runner(self._draft), self.device),
             decode=self.tokenizer.decode,
             max_num_seqs=self.max_num_seqs,
             trace=self._trace,
@@ -176,10 +185,15 @@ class LLM:
 
     @property
     def loaded(self) -> dict[str, str | None]:
-        """Names of the target ("model") and of the draft model (None without one), and the target's dtype."""
-        draft = self._draft.name if self._draft else None
+        """Names of the target ("model") and of the draft model (None without one), the target's dtype, `quantize`, and
+        "draft_device" where it is not the target's."""
         dtype = str(self._target.model.dtype).removeprefix("torch.")
-        return {"model": self._target.name, "draft_model": draft, "dtype": dtype}
+        found = {"model": self._target.name, "draft_model": None, "dtype": dtype, "quantize": self._quantize}
+        if self._draft is not None:
+            found["draft_model"] = self._draft.name
+            if self._draft.model.device != self.device:
+                found["draft_device"] = str(self._draft.model.device)
+        return found
 
     @property
     def embedded(self) -> bool:

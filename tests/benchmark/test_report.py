@@ -76,6 +76,14 @@ def test_what_all_cells_share_stands_in_the_facts() -> None:
     assert "options of all cells" not in report(rows(EXACT)).facts
 
 
+def test_int8_weights_and_a_draft_model_elsewhere_are_told() -> None:
+    facts = report(rows(EXACT), quantize="int8-draft", draft_device="cuda:1").facts
+    assert facts["model"].endswith(", float32, quantize int8-draft")
+    assert facts["device"].endswith(", draft model on cuda:1")
+    plain = report(rows(EXACT), quantize="none").facts
+    assert "quantize" not in plain["model"] and "draft model" not in plain["device"]
+
+
 def test_csv_holds_every_figure() -> None:
     found = rows(*TWO)
     lines = list(csv.DictReader(io.StringIO(csv_text(report(found)))))

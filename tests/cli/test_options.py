@@ -14,6 +14,7 @@ from simsd.engine import options as engine
 from simsd.engine.options import DecodingOptions, SamplingParams
 from simsd.errors import ConfigError
 from simsd.llm import LLM
+from simsd.models.pair import QUANTIZE
 
 
 def test_choices_are_the_engines() -> None:
@@ -23,6 +24,7 @@ def test_choices_are_the_engines() -> None:
     assert options.DRAFTERS == engine.DRAFTERS
     assert set(options.STATES) == set(KINDS)
     assert set(options.STRATEGIES) == set(STRATEGIES)
+    assert options.QUANTIZE == QUANTIZE
 
 
 def test_every_flag_is_an_option_of_the_engine() -> None:
@@ -46,6 +48,7 @@ def test_only_given_options_are_passed_on() -> None:
         ("remasking_strategy", "--remasking-strategy"),
         ("dtype", "--dtype"),
         ("states", "--states"),
+        ("quantize", "--quantize"),
     ],
 )
 def test_a_wrong_choice_names_the_right_ones(name: str, flag: str) -> None:

@@ -202,7 +202,7 @@ def assert_same(found: list[Sequence], expected: list[Sequence]) -> None:
         assert mine.token_logprobs == pytest.approx(other.token_logprobs, abs=1e-9)
 
 
-windows = st.one_of(st.none(), st.integers(1, 14))
+windows = st.one_of(st.just("auto"), st.integers(1, 14))
 
 
 @given(requests(), windows, st.sampled_from([None, *KINDS]), st.sampled_from([0.0, 0.1, 0.4, 1.0]), st.integers(0, 99))

@@ -28,9 +28,8 @@ class Whims(Auto):
     def blocks(self, sequences: int, fresh: bool) -> int:
         return self.chance.randrange(MOST_BLOCKS + 1)
 
-    def choose(self, promise: Many[float], sequences: int, fresh: bool, blocks: int) -> tuple[int, float]:
-        count = self.chance.randint(1, len(promise))
-        return count, 0.0
+    def choose(self, promise: Many[float], sequences: int, fresh: bool, blocks: int) -> int:
+        return self.chance.randint(1, len(promise))
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
@@ -85,9 +84,9 @@ def world(auto: Auto, table: CostTable, draft: float, value: float, rounds: int 
     for _ in range(rounds):
         blocks = auto.blocks(1, True)
         promise = [value**i for i in range(4 * blocks)] if blocks else [1.0]
-        count = auto.choose(promise, 1, True, blocks)[0] if blocks else 1
+        count = auto.choose(promise, 1, True, blocks) if blocks else 1
         if blocks:
-            auto.learn(True, [promise[: 4 * window] for window in range(1, blocks + 1)])
+            auto.learn(1, True, [promise[: 4 * window] for window in range(1, blocks + 1)])
         walked = [sum(value**i for i in range(4 * w, min(4 * w + 4, count))) for w in range(max(blocks, 1))]
         rows = 4 * (count + max(blocks - 1, 0))
         spent = table(rows) + draft * blocks
@@ -105,9 +104,8 @@ class Fixed(Auto):
     def blocks(self, sequences: int, fresh: bool) -> int:
         return self.window
 
-    def choose(self, promise: Many[float], sequences: int, fresh: bool, blocks: int) -> tuple[int, float]:
-        count = min(self.count, len(promise))
-        return count, 0.0
+    def choose(self, promise: Many[float], sequences: int, fresh: bool, blocks: int) -> int:
+        return min(self.count, len(promise))
 
 
 @pytest.mark.parametrize("draft", [0.0, 0.1, 1.0])
@@ -134,7 +132,7 @@ def test_where_rows_are_all_the_cost_nothing_is_drafted():
 
 def test_where_rows_are_free_all_states_are_verified():
     auto = Auto(lambda: FLAT, 4)
-    assert auto.choose([1.0, 0.5, 0.1, 0.01], 1, True, 1)[0] == 4
+    assert auto.choose([1.0, 0.5, 0.1, 0.01], 1, True, 1) == 4
 
 
 def test_what_was_given_up_is_tried_again():

@@ -15,7 +15,7 @@ SHORT = SamplingParams(max_tokens=96)
 
 @cache
 def llm(batch: int = 8) -> LLM:
-    return LLM(max_num_seqs=batch)
+    return LLM(max_num_seqs=batch, num_speculative_tokens=8)  # a window of its own would follow the clock
 
 
 def test_a_suite_is_asked_graded_and_counted() -> None:

@@ -43,7 +43,7 @@ def decode(llm: LLM) -> list[tuple[list[int], list[int]]]:
 @pytest.mark.parametrize("name", list(FAMILIES))
 @pytest.mark.parametrize("options", [{}, {"drafter": "model", "draft_steps": 3}, {"drafter": "self"}], ids=str)
 def test_exact_is_ordinary_decoding(name: str, options: dict[str, Any]):
-    fast = llm(name, "exact", **options)
+    fast = llm(name, "exact", num_speculative_tokens=8, **options)
     assert decode(fast) == decode(llm(name, "none"))
     assert fast.totals.accepted_tokens > 0
 

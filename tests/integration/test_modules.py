@@ -66,9 +66,9 @@ def test_ordinary_decoding_is_the_textbooks(name: str, shifted: bool, params: di
 @pytest.mark.parametrize("speculation", SPECULATION, ids=str)
 def test_exact_is_ordinary_decoding(name: str, shifted: bool, speculation: dict[str, Any]):
     target, draft = modules(name)
-    fast = LLM(
-        target, draft_model=draft, **GIVEN, shifted_logits=shifted, method="exact", max_num_seqs=3, **speculation
-    )
+    speculation = {"num_speculative_tokens": 8} | speculation  # a window of its own may be none
+    more = {"shifted_logits": shifted, "method": "exact", "max_num_seqs": 3}
+    fast = LLM(target, draft_model=draft, **GIVEN, **more, **speculation)
     prompts = [prompt_of(n, n) for n in (3, 8, 1, 13)]
     for params in PARAMS[:2] if name == "qwen3" else PARAMS[2:]:
         asked = [SamplingParams(max_tokens=(10, 5, 9, 3)[i], seed=i, **params) for i in range(4)]

@@ -42,7 +42,7 @@ def test_equals_the_formula(dtype: torch.dtype, tolerance: float, masked: bool, 
 def test_a_long_prefill_in_pieces_is_the_same(monkeypatch: pytest.MonkeyPatch, kernel: str, masked: bool):
     q, k, v, bias = inputs(2, 50, 40, torch.float32, masked)
     whole = getattr(attention, kernel)(q, k, v, bias)
-    monkeypatch.setattr(attention, "_MAX_SCORES", 1000)
+    monkeypatch.setattr(attention, "MOST_SCORES", 1000)
     torch.testing.assert_close(getattr(attention, kernel)(q, k, v, bias), whole)
 
 

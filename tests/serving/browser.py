@@ -62,7 +62,8 @@ class Visitor:
 
     def open(self, **options: Any) -> Page:
         """A page in a context of its own."""
-        context = self._browser.new_context(**(DESKTOP | options))
+        wanted: dict[str, Any] = DESKTOP | options
+        context = self._browser.new_context(**wanted)
         self._contexts.append(context)
         page = context.new_page()
         page.set_default_timeout(30_000)

@@ -49,10 +49,12 @@ class Report:
         settings = [(name, value) for name, value in about["settings"].items() if NEUTRAL.get(name) != value]
         draft = f", draft model {about['draft_model']}" if about["draft_model"] else ", no draft model"
         sources = ", ".join(f"{number} {source}" for source, number in about["workload"].items())
+        rounded = f", quantize {about['quantize']}" if about.get("quantize", "none") != "none" else ""
+        apart = f", draft model on {about['draft_device']}" if about.get("draft_device") else ""
         options = shared([row.cell for row in self.rows])
         found = {
-            "model": f"{about['model']}{draft}, block length {about['block_length']}, {about['dtype']}",
-            "device": f"{about['device']}, {about['threads']} CPU thread{_s(about['threads'])}",
+            "model": f"{about['model']}{draft}, block length {about['block_length']}, {about['dtype']}{rounded}",
+            "device": f"{about['device']}, {about['threads']} CPU thread{_s(about['threads'])}{apart}",
             "prompts": f"{sources} (fingerprint {about['fingerprint']})",
             "settings": ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in settings),
             "options of all cells": ", ".join(f"{SHORT.get(name, name)} {value}" for name, value in options.items()),

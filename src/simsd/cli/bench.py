@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simsd.cli import common, measuring
+from simsd.cli import common, load, measuring
 from simsd.cli.common import AsJson
 from simsd.cli.measuring import BatchSize, Files, Limit, Repeats, Restart, RunFile, Suites, Tasks
 from simsd.cli.options import DRAFTERS, METHODS, STRATEGIES, Decoding, decoding_options
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from simsd.benchmark.report import Report
 
 SHORT_SCHEDULES = ("static", "dynamic")
+# Flags of a model in this process; a running server has its own.
+LOCAL = (*measuring.MODEL, *measuring.FIXED, "top_k", "top_p", "seed", "ignore_eos")
 
 
 def _axis(name: str, text: str) -> Any:
@@ -64,9 +67,31 @@ def bench(
     csv: Annotated[Path | None, _output("--csv", "Write all figures to this file.")] = None,
     markdown: Annotated[Path | None, _output("--markdown", "Write the tables to this file.")] = None,
     html: Annotated[Path | None, _output("--html", "Write a self-contained page with plots to this file.")] = None,
+    server: load.Server = None,
+    concurrency: load.Concurrency = None,
+    requests: load.Requests = None,
+    api_key: load.ApiKey = None,
     as_json: AsJson = False,
 ) -> None:
-    """Measure methods against ordinary decoding: all on the same prompts, in turn."""
+    """Measure methods against ordinary decoding: all on the same prompts, in turn. With --server: a running server."""
+    local: dict[str, Any] = {f"--{name.replace('_', '-')}": getattr(options, name) for name in LOCAL}
+    local |= {"--block-lengths": block_lengths, "--run": run_file, "--restart": restart}
+    local |= {"--csv": csv, "--markdown": markdown, "--html": html}
+    load.check(server, local, {"--concurrency": concurrency, "--requests": requests})
+    if server is not None:
+        warm = measuring.listed("--temperatures", temperatures, (options.temperature or 0.0,), measuring.number)
+        load.bench_server(
+            server,
+            measuring.workload(suites, files, tasks, limit),
+            load.extensions(_asked(methods, schedules, windows, drafters)),
+            warm,
+            concurrency=concurrency or 8,
+            requests=requests,
+            as_json=as_json,
+            api_key=api_key,
+            max_tokens=options.max_tokens or 128,
+        )
+        return
     measuring.check_run(run_file, restart)
     for flag, file in {"--csv": csv, "--markdown": markdown, "--html": html}.items():
         common.check_place(flag, file)
@@ -85,6 +110,26 @@ def bench(
         show(report, common.console())
 
 
+def _asked(
+    methods: list[str] | None, schedules: list[str] | None, windows: list[str] | None, drafters: list[str] | None
+) -> dict[str, list[Any]]:
+    """What a server is asked for under its own key: what the flags name, and nothing else."""
+    given = measuring.listed
+    return {
+        "method": given("--methods", methods, (), measuring.one_of(METHODS)),
+        "remasking_strategy": _strategies(schedules, ()),
+        "num_speculative_tokens": [one for one in given("--windows", windows, (), _window) if one is not None],
+        "drafter": given("--drafters", drafters, (), measuring.one_of(DRAFTERS)),
+    }
+
+
+def _strategies(schedules: list[str] | None, default: Sequence[str]) -> list[str]:
+    from simsd.benchmark.cell import SCHEDULES
+
+    names = measuring.one_of((*SHORT_SCHEDULES, *STRATEGIES))
+    return [SCHEDULES.get(name, name) for name in measuring.listed("--schedules", schedules, default, names)]
+
+
 def _cells(
     options: Decoding,
     methods: list[str] | None,
@@ -94,13 +139,12 @@ def _cells(
     block_lengths: list[str] | None,
     temperatures: list[str] | None,
 ) -> list[Cell]:
-    from simsd.benchmark.cell import SCHEDULES, matrix
+    from simsd.benchmark.cell import matrix
 
     given = measuring.listed
-    names = given("--schedules", schedules, SHORT_SCHEDULES, measuring.one_of((*SHORT_SCHEDULES, *STRATEGIES)))
     return matrix(
         given("--methods", methods, ("none", "simsd", "exact"), measuring.one_of(METHODS)),
-        schedules=[SCHEDULES.get(name, name) for name in names],
+        schedules=_strategies(schedules, SHORT_SCHEDULES),
         block_lengths=given("--block-lengths", block_lengths, (None,), measuring.whole),
         temperatures=given("--temperatures", temperatures, (0.0,), measuring.number),
         vary={

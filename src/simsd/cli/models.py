@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
-from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from simsd.cli import common
+from simsd.cli import common, memory
 from simsd.cli.common import AsJson
+from simsd.cli.options import Decoding, decoding_options
 
 if TYPE_CHECKING:
     from simsd.models.config import ModelConfig
@@ -48,13 +46,30 @@ PUBLIC = (
 )
 
 
+@decoding_options(only=memory.FLAGS)
 def models(
+    *,
+    options: Decoding,
     model: Annotated[
         str | None, typer.Argument(help="A folder, a hub name or the name of an embedded model.", show_default=False)
     ] = None,
+    show_memory: Annotated[
+        bool, typer.Option("--memory", help="Show what loading and running it takes, and whether that is free.")
+    ] = False,
+    max_num_seqs: Annotated[
+        int | None, typer.Option("--max-num-seqs", help="For --memory: sequences side by side.", show_default="1")
+    ] = None,
+    max_model_len: Annotated[
+        int | None,
+        typer.Option("--max-model-len", help="For --memory: tokens of each.", show_default=str(memory.TOKENS)),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the models that can be used, or show the configuration of one."""
+    """List the models that can be used, show the configuration of one, or the memory that it takes."""
+    if show_memory:
+        memory.show(model, options, max_num_seqs, max_model_len, as_json)
+        return
+    memory.check_unused(options, max_num_seqs, max_model_len)
     if model is None:
         _list(as_json)
         return
@@ -110,24 +125,9 @@ def _embedded_table(embedded: dict[str, dict[str, Any]]) -> Table:
 
 def _config(model: str) -> ModelConfig:
     """The configuration as the loader sees it; of a model on the hub no weights are downloaded."""
-    from simsd.models.config import ModelConfig
-    from simsd.models.loader import EMBEDDED, load
-    from simsd.models.registry import with_defaults
+    from simsd.models.loader import read_config, resolve
 
-    if model in EMBEDDED:  # small, and the loader knows what their files do not say
-        return load(model, device="cpu").config
-    return with_defaults(ModelConfig.from_folder(_config_folder(model), name=Path(model).name))
-
-
-def _config_folder(model: str) -> Path:
-    from simsd.models.loader import resolve
-
-    if not Path(model).expanduser().exists() and model.count("/") == 1 and not model.startswith((".", "/", "~")):
-        from huggingface_hub import snapshot_download
-
-        with suppress(Exception):  # `resolve` meets the same trouble and says it in one sentence
-            return Path(snapshot_download(model, allow_patterns=["config.json", "generation_config.json"]))
-    return resolve(model)
+    return read_config(model, resolve(model, weights=False))
 
 
 def _figures(config: ModelConfig) -> dict[str, Any]:
@@ -139,7 +139,6 @@ def _figures(config: ModelConfig) -> dict[str, Any]:
 
 def _parameters(config: ModelConfig) -> int:
     """Weights of a model of this shape, a tied head counted once."""
-    from simsd.models.registry import family
+    from simsd.models.memory import parameters
 
-    shapes, _ = family(config.model_type).weight_shapes(config)
-    return sum(math.prod(shape) for shape in shapes.values())
+    return sum(parameters(config).values())

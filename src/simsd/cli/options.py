@@ -23,6 +23,7 @@ STATES = ("chain", "swaps", "subsets", "likely")
 STRATEGIES = ("low_confidence_static", "low_confidence_dynamic", "sequential", "entropy_bounded", "random")
 MOST_THREADS = 1024  # far more end the process in the thread library
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
+QUANTIZE = ("none", "int8-draft", "int8")
 
 _MODEL, _SPECULATION, _SCHEDULE, _SAMPLING = "Model", "Speculative decoding", "Denoising schedule", "Sampling"
 
@@ -55,6 +56,13 @@ class Decoding:
     ] = None
     dtype: Annotated[str | None, _flag("--dtype", "Number format. Default: auto.", _MODEL, DTYPES)] = None
     device: Annotated[str | None, _flag("--device", "auto (the default), cpu, cuda or cuda:N.", _MODEL)] = None
+    draft_device: Annotated[
+        str | None, _flag("--draft-device", "The draft model's device. Default: the target's.", _MODEL)
+    ] = None
+    quantize: Annotated[
+        str | None,
+        _flag("--quantize", "int8 weights: of no model (default), the draft model, both models.", _MODEL, QUANTIZE),
+    ] = None
     threads: Annotated[int | None, _flag("--threads", "CPU threads. Default: all cores.", _MODEL)] = None
     method: Annotated[
         str | None,
@@ -125,6 +133,7 @@ class Decoding:
         _check_choices("--states", self.states, STATES)
         _check_choices("--remasking-strategy", self.remasking_strategy, STRATEGIES)
         _check_choices("--dtype", self.dtype, DTYPES)
+        _check_choices("--quantize", self.quantize, QUANTIZE)
         if self.threads is not None and not 1 <= self.threads <= MOST_THREADS:
             raise ConfigError(f"--threads is {self.threads}; give 1 to {MOST_THREADS}.")
 

@@ -52,10 +52,15 @@ class DraftRequest:
 class Drafter(Protocol):
     """Guesses how decoding goes on. Whatever it guesses, an exact method's text stays the same."""
 
-    forwards: int
-    """Forward passes of a draft model so far."""
-    wants_logits: bool
-    """True for drafters that `observe`."""
+    @property
+    def forwards(self) -> int:
+        """Forward passes of a draft model so far."""
+        ...
+
+    @property
+    def wants_logits(self) -> bool:
+        """True for drafters that `observe`."""
+        ...
 
     def propose(self, request: DraftRequest) -> Draft:
         """A draft over `request.blocks` blocks."""

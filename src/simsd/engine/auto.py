@@ -17,7 +17,6 @@ import statistics
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import zip_longest
 
 from simsd.engine.costs import CostTable
 
@@ -26,6 +25,7 @@ FIRST = (2, 2, 0)  # windows of the first rounds: without an ordinary one its ov
 PROBE = 64  # rounds after which a longer window, or any where drafting seemed not to pay, is tried again
 MEMORY = 0.96  # of a running sum, a round
 RECENT = 15  # rounds whose median is the overhead
+LEAST = 0.01  # states that are less likely never pay
 
 
 @dataclass
@@ -56,22 +56,28 @@ class Choice:
 
 @dataclass
 class Window:
-    """What is known of a window of some blocks.
+    """What is known of a window of some blocks: means over the rounds that drafted so far or further.
 
-    promise: mean probability of a visit of a sequence's likeliest 1st, 2nd, 3rd ... state; overheads: seconds beside
-    the target's forward, of the newest rounds; tried: the newest round; seen: how often.
+    states: how many states of a sequence paid; visits: what these promised; seen: in how many rounds; tried: the newest
+    of them. overhead: seconds beside the target's forward, median of the newest rounds with just this window.
     """
 
-    promise: list[float] = field(default_factory=list)
-    overheads: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
-    tried: int = -PROBE
+    states: float = 1.0
+    visits: float = 1.0
     seen: int = 0
+    tried: int = -PROBE
+    overhead: float | None = None
+    _overheads: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
 
-    def learn(self, promise: Sequence[float]) -> None:
+    def learn(self, states: int, visits: float) -> None:
         self.seen += 1
         new = max(1 / self.seen, 1 - MEMORY)
-        mixed = zip_longest(self.promise, promise, fillvalue=0.0)  # blocks with fewer masks have fewer states
-        self.promise = [(1 - new) * old + new * value for old, value in mixed]
+        self.states += new * (states - self.states)
+        self.visits += new * (visits - self.visits)
+
+    def spent(self, seconds: float) -> None:
+        self._overheads.append(max(seconds, 0.0))
+        self.overhead = statistics.median(self._overheads)
 
 
 class Auto:
@@ -108,29 +114,33 @@ class Auto:
         if self.rounds <= len(FIRST):
             return FIRST[self.rounds - 1]
         gains = {
-            n: self.choose(window.promise, sequences, fresh, n)[1]
+            n: self._gain(window.states, window.visits, sequences, fresh, n)
             for (when, n), window in self.windows.items()
-            if when == fresh and window.promise and n
+            if when == fresh and (window.seen or n == 0)
         }
-        gains[0] = self._gain(1, 1.0, sequences, fresh, 0)
         best = max(gains, key=lambda n: gains[n])
         longer = min(best + 1, MOST_BLOCKS)
         return longer if self.rounds - self.windows[fresh, longer].tried >= PROBE else best
 
-    def choose(self, promise: Sequence[float], sequences: int, fresh: bool, blocks: int) -> tuple[int, float]:
-        """How many of the states to verify, and what is gained by it, in tokens. promise: as `Window.promise`."""
+    def choose(self, promise: Sequence[float], sequences: int, fresh: bool, blocks: int) -> int:
+        """How many of the states to verify. promise: probability of a visit of a sequence's likeliest 1st, 2nd, 3rd ...
+        state, the mean over the sequences."""
+        overhead = self._overhead(fresh, blocks)
         best, most, total = 1, -float("inf"), 0.0
         for count, value in enumerate(promise, start=1):
+            if value < LEAST and count > 1:
+                break
             total += value
-            gain = self._gain(count, total, sequences, fresh, blocks)
+            gain = self._gain(count, total, sequences, fresh, blocks, overhead)
             if gain > most:
                 best, most = count, gain
-        return best, most
+        return best
 
-    def learn(self, fresh: bool, promises: Sequence[Sequence[float]]) -> None:
-        """promises[w - 1]: as `Window.promise`, of the states in the first w blocks of this round's draft."""
+    def learn(self, sequences: int, fresh: bool, promises: Sequence[Sequence[float]]) -> None:
+        """promises[w - 1]: as in `choose`, of the states in the first w blocks of this round's draft."""
         for n, promise in enumerate(promises, start=1):
-            self.windows[fresh, n].learn(promise)
+            states = self.choose(promise, sequences, fresh, n)
+            self.windows[fresh, n].learn(states, sum(promise[:states]))
             self.windows[fresh, n].tried = self.rounds
 
     def observe(
@@ -152,20 +162,29 @@ class Auto:
             certain = sequences if at == 0 else 0  # the states at hand
             if promised > certain:
                 self.worth[at].add(max(found - certain, 0), promised - certain)
-        extra = seconds - self.prepare()(sequences * rows)
-        self.windows[choice.fresh, choice.blocks].overheads.append(max(extra, 0.0))
+        self.windows[choice.fresh, choice.blocks].spent(seconds - self.prepare()(sequences * rows))
 
-    def _gain(self, states: int, visits: float, sequences: int, fresh: bool, blocks: int) -> float:
+    def _gain(
+        self,
+        states: float,
+        visits: float,
+        sequences: int,
+        fresh: bool,
+        blocks: int,
+        overhead: float | None = None,
+    ) -> float:
         """Tokens of a sequence beyond what its time is worth at the pace so far. visits: expected, of a sequence."""
-        tokens = self.reveals.value * visits
-        copies = states + max(blocks - 1, 0)
-        seconds = self.prepare()(sequences * copies * self.block_length) + self._overhead(fresh, blocks)
-        return tokens - self.pace.value * seconds
+        rows = round(sequences * (states + max(blocks - 1, 0)) * self.block_length)
+        seconds = self.prepare()(rows) + (self._overhead(fresh, blocks) if overhead is None else overhead)
+        return self.reveals.value * visits - self.pace.value * seconds
 
     def _overhead(self, fresh: bool, blocks: int) -> float:
         """Of a window that was not tried yet as of the nearest one, in proportion."""
-        known = {key: w.overheads for key, w in self.windows.items() if w.overheads}
+        own = self.windows[fresh, blocks].overhead
+        if own is not None:
+            return own
+        known = {key: window.overhead for key, window in self.windows.items() if window.overhead is not None}
         if not known:
             return 0.0
         near = min(known, key=lambda key: (abs(key[1] - blocks), key[0] != fresh))
-        return statistics.median(known[near]) * (blocks + 1) / (near[1] + 1)
+        return known[near] * (blocks + 1) / (near[1] + 1)

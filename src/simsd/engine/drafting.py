@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
+
 from simsd.drafters.base import Drafter
+from simsd.drafters.elsewhere import Elsewhere
 from simsd.drafters.lookup import LookupDrafter
 from simsd.drafters.model import ModelDrafter
 from simsd.drafters.self import SelfDrafter
@@ -13,13 +16,18 @@ from simsd.engine.options import DecodingOptions
 from simsd.engine.runner import Runner
 
 
-def make_drafter(options: DecodingOptions, draft_runner: Callable[[], Runner]) -> Drafter | None:
-    """A new drafter for resolved options; None is ordinary decoding. draft_runner: makes that of the draft model."""
+def make_drafter(options: DecodingOptions, draft_runner: Callable[[], Runner], device: torch.device) -> Drafter | None:
+    """A new drafter for resolved options; None is ordinary decoding.
+
+    draft_runner: makes that of the draft model. device: the target's.
+    """
     if options.method == "none":
         return None
     if options.drafter in ("model", "hybrid"):
-        hybrid = options.drafter == "hybrid"
-        return ModelDrafter(draft_runner(), options.block_length, options.draft_steps, target_first=hybrid)
+        runner, hybrid = draft_runner(), options.drafter == "hybrid"
+        drafter = ModelDrafter(runner, options.block_length, options.draft_steps, target_first=hybrid)
+        there = runner.model.device
+        return drafter if there == device else Elsewhere(drafter, there)
     simple: dict[str | None, Callable[[], Drafter]] = {
         "self": SelfDrafter,
         "lookup": LookupDrafter,

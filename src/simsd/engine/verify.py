@@ -162,12 +162,12 @@ def _best_states(draft: Draft, now: Round, auto: Auto) -> tuple[States, Choice]:
         torch.where(block < window, trusted, 0.0).sort(1, descending=True).values.mean(0).tolist()
         for window in range(1, len(tables) + 1)
     ]
-    count, _ = auto.choose(promises[-1], len(chance), now.fresh, len(tables))
+    count = auto.choose(promises[-1], len(chance), now.fresh, len(tables))
     trusted[:, states.root - front] = torch.inf
     index = trusted.topk(count, 1).indices
     kept = chance.gather(1, index)
     of_block = [kept[block.gather(1, index) == w].sum() for w in range(len(tables))]
-    auto.learn(now.fresh, promises)
+    auto.learn(len(chance), now.fresh, promises)
     states = select(states, index + front)
     choice = Choice(now.fresh, len(tables), torch.stack(of_block).tolist())
     return trim(states) if states.tokens.device.type == "cpu" else states, choice

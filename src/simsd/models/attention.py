@@ -10,7 +10,7 @@ from simsd.models.linear import can_pack, multiply
 
 # On a CPU, counted in scores:
 _HEAD_BY_HEAD = 1 << 15  # of one head: from here on oneDNN's products, one head at a time, beat the batched ones
-_MAX_SCORES = 1 << 24  # at most this many are held at once; a long prefill goes through in pieces of its rows
+MOST_SCORES = 1 << 24  # at most this many are held at once; a long prefill goes through in pieces of its rows
 
 
 def fold_bias(bias: Tensor | None, groups: int) -> Tensor | None:
@@ -51,7 +51,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
 
 def _attend_batched(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
     n, kv_heads, rows, _ = q.shape
-    step = max(1, _MAX_SCORES // (n * kv_heads * k.shape[2]))
+    step = max(1, MOST_SCORES // (n * kv_heads * k.shape[2]))
     if rows > step:
         parts = q.split(step, dim=2)
         biases = [None] * len(parts) if bias is None else bias.split(step, dim=2)
@@ -75,7 +75,7 @@ def _scores(q: Tensor, keys: Tensor, bias: Tensor | None) -> Tensor:
 def _attend_head_by_head(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
     n, kv_heads, rows, _ = q.shape
     out = torch.empty_like(q)
-    step = max(1, _MAX_SCORES // k.shape[2])
+    step = max(1, MOST_SCORES // k.shape[2])
     for sequence in range(n):
         for head in range(kv_heads):
             keys, values = k[sequence, head], v[sequence, head].T

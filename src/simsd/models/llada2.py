@@ -14,18 +14,21 @@ from simsd.models.config import ModelConfig
 from simsd.models.linear import Linear
 from simsd.models.norm import RMSNorm
 from simsd.models.parts import Parts, Shapes, mlp_shapes, with_head
+from simsd.models.quantized import Int8Linear
 from simsd.models.transformer import Layer, Transformer
 from simsd.models.weights import WeightFiles
 
 
-def build(config: ModelConfig, files: WeightFiles, dtype: torch.dtype, device: torch.device) -> Transformer:
+def build(
+    config: ModelConfig, files: WeightFiles, dtype: torch.dtype, device: torch.device, int8: bool = False
+) -> Transformer:
     """Reads an LLaDA2 checkpoint layer by layer.
 
     Raises:
         ModelError: weights are missing, unexpected or wrongly shaped.
     """
     files.check(*weight_shapes(config))
-    parts = Parts(files, dtype, device, config.rms_norm_eps)
+    parts = Parts(files, dtype, device, config.rms_norm_eps, int8)
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
     order = rotary_order(config.head_dim, config.rotary_dim).to(device)
 
@@ -35,9 +38,9 @@ def build(config: ModelConfig, files: WeightFiles, dtype: torch.dtype, device: t
         both = heads + kv_heads
         return torch.cat((by_head[:both, order], by_head[both:])).flatten(0, 1)
 
-    def qkv(name: str) -> Linear:
+    def qkv(name: str) -> Linear | Int8Linear:
         bias = spread(parts.tensor(f"{name}.bias")) if f"{name}.bias" in files.shapes else None
-        return Linear(spread(parts.tensor(f"{name}.weight")), bias)
+        return parts.layer(spread(parts.tensor(f"{name}.weight")), bias)
 
     def layer(index: int) -> Layer:
         p = f"model.layers.{index}."

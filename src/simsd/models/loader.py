@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -23,7 +23,8 @@ from simsd.models.weights import WeightFiles
 EMBEDDED: Mapping[str, str] = MappingProxyType({"tiny": "tiny/target", "tiny-draft": "tiny/draft"})
 _EMBEDDED_BLOCK_LENGTHS = (4, 8, 16)  # the embedded pair was trained for all of these
 
-_PATTERNS = ["*.json", "*.safetensors", "*.jinja", "tokenizer*", "merges.txt"]
+_CONFIG = ("config.json", "generation_config.json")
+_PATTERNS = ("*.json", "*.safetensors", "*.jinja", "tokenizer*", "merges.txt")
 _DTYPES = MappingProxyType(
     {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 )
@@ -60,6 +61,7 @@ def load(
     device: str | torch.device = "auto",
     mask_token_id: int | None = None,
     block_length: int | None = None,
+    int8: bool = False,
 ) -> LoadedModel[Transformer]:
     """Loads a checkpoint from a folder, the hub or the package itself.
 
@@ -69,27 +71,40 @@ def load(
             float32 for less than 1 GiB of weights, else bfloat16.
         device: "cpu", "cuda", "cuda:1", or "auto": CUDA where there is one.
         mask_token_id, block_length: override the checkpoint's (method section 1).
+        int8: linear layers get int8 weights (`quantized.Int8Linear`).
 
     Raises:
         ModelError: the checkpoint is not found, incomplete or not supported.
     """
     folder = resolve(model)
-    name = str(model)
-    config = ModelConfig.from_folder(folder, name=Path(name).name)
-    if name in EMBEDDED:
-        config = replace(config, trained_block_lengths=_EMBEDDED_BLOCK_LENGTHS)
-    config = registry.with_defaults(config.override(mask_token_id=mask_token_id, block_length=block_length))
+    config = read_config(model, folder, mask_token_id, block_length)
     target = pick_device(device)
     files = WeightFiles(folder)
     chosen = pick_dtype(dtype, target, config, files.nbytes)
     tokenizer = Tokenizer.from_folder(folder, config.mask_token_id)
     with torch.inference_mode():
-        built = registry.family(config.model_type).build(config, files, chosen, target)
-    return LoadedModel(built, config, tokenizer, name)
+        built = registry.family(config.model_type).build(config, files, chosen, target, int8)
+    return LoadedModel(built, config, tokenizer, str(model))
 
 
-def resolve(model: str | Path) -> Path:
+def read_config(
+    model: str | Path, folder: Path, mask_token_id: int | None = None, block_length: int | None = None
+) -> ModelConfig:
+    """The configuration of the checkpoint `model`, which lies in `folder`, as `load` settles it; no weights are read.
+
+    Raises: ModelError.
+    """
+    name = str(model)
+    config = ModelConfig.from_folder(folder, name=Path(name).name)
+    if name in EMBEDDED:
+        config = replace(config, trained_block_lengths=_EMBEDDED_BLOCK_LENGTHS)
+    return registry.with_defaults(config.override(mask_token_id=mask_token_id, block_length=block_length))
+
+
+def resolve(model: str | Path, *, weights: bool = True) -> Path:
     """The folder that holds a checkpoint; a hub name is downloaded, or found in the local hub cache.
+
+    weights: False downloads the configuration alone.
 
     Raises:
         ModelError: there is no such folder, or the hub does not have it or cannot be reached.
@@ -107,7 +122,7 @@ def resolve(model: str | Path) -> Path:
         return folder
     if isinstance(model, Path) or folder.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
         raise ModelError(f"there is no checkpoint folder {name!r}.")
-    return _download(name)
+    return _download(name, _PATTERNS if weights else _CONFIG)
 
 
 def embedded(name: str) -> Path:
@@ -118,12 +133,12 @@ def embedded(name: str) -> Path:
     return folder
 
 
-def _download(name: str) -> Path:
+def _download(name: str, patterns: Sequence[str]) -> Path:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 
     try:
-        return Path(snapshot_download(name, allow_patterns=_PATTERNS))
+        return Path(snapshot_download(name, allow_patterns=list(patterns)))
     except LocalEntryNotFoundError as error:
         raise ModelError(
             f"{name!r} is neither a folder nor in the local hub cache, and the hub cannot be reached; "

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+Layers = Sequence[Callable[[Tensor], Tensor]]
 
 
 @dataclass(frozen=True)
@@ -59,20 +62,20 @@ class Experts:
     Rows are sorted by expert, and each stack is one grouped product: weights of experts that no row chose are not
     read. PyTorch's own grouped product is as fast as a loop over packed experts where a few rows meet many of them,
     and waits for nothing on an accelerator; where it cannot be had (float64, older versions), groups are filled up
-    to the length of the longest.
+    to the length of the longest. Quantised experts are layers of their own, and run one after the other.
     """
 
-    def __init__(self, gate_up: Tensor, down: Tensor) -> None:
-        """gate_up: `[E, 2*I, H]`, the gate first. down: `[E, H, I]`."""
+    def __init__(self, gate_up: Tensor | Layers, down: Tensor | Layers) -> None:
+        """gate_up: `[E, 2*I, H]`, the gate first. down: `[E, H, I]`. Or of each E layers."""
         self.gate_up = gate_up
         self.down = down
-        self.product = _grouped if _grouped_works(gate_up) and _grouped_works(down) else _filled_up
+        self.product = _product(gate_up, down)
 
     def __call__(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """x `[M, H]`, chosen and weights `[M, k]` -> the weighted sum of each row's experts `[M, H]`, in x's dtype."""
         top_k = chosen.shape[1]
         expert, order = chosen.flatten().sort(stable=True)
-        ids = torch.arange(self.down.shape[0], device=x.device)
+        ids = torch.arange(len(self.down), device=x.device)
         ends = torch.searchsorted(expert, ids, right=True)  # where the rows of each expert end
         gate, up = self.product(x[order // top_k], self.gate_up, expert, ends).chunk(2, -1)
         sorted_rows = self.product(F.silu(gate) * up, self.down, expert, ends)
@@ -91,6 +94,17 @@ class MixtureOfExperts:
     def __call__(self, x: Tensor) -> Tensor:
         y = self.experts(x, *self.router(x))
         return y if self.shared is None else y + self.shared(x)
+
+
+def _product(gate_up: Tensor | Layers, down: Tensor | Layers) -> Callable[..., Tensor]:
+    if not isinstance(gate_up, Tensor) or not isinstance(down, Tensor):
+        return _one_by_one
+    return _grouped if _grouped_works(gate_up) and _grouped_works(down) else _filled_up
+
+
+def _one_by_one(rows: Tensor, layers: Layers, expert: Tensor, ends: Tensor) -> Tensor:
+    bounds = [0, *ends.tolist()]
+    return torch.cat([layer(rows[a:b]) for layer, (a, b) in zip(layers, pairwise(bounds), strict=True) if b > a])
 
 
 def _grouped(rows: Tensor, weight: Tensor, expert: Tensor, ends: Tensor) -> Tensor:

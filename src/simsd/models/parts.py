@@ -12,33 +12,41 @@ from simsd.models.config import ModelConfig, MoEConfig
 from simsd.models.linear import Linear
 from simsd.models.moe import Experts, MixtureOfExperts, Router, router_dtype
 from simsd.models.norm import RMSNorm
+from simsd.models.quantized import Int8Linear
 from simsd.models.transformer import SwiGLU
 from simsd.models.weights import WeightFiles
 
 Shapes = dict[str, tuple[int, ...]]
 
 # A tied head shares the embedding. Packing it makes a second copy, worth it only while that is small.
-_MAX_TIED_COPY = 256 << 20
+MAX_TIED_COPY = 256 << 20
 
 
 @dataclass(frozen=True)
 class Parts:
-    """Reads parts by their names in the checkpoint, without `.weight`. There are never two copies of all weights."""
+    """Reads parts by their names in the checkpoint, without `.weight`. There are never two copies of all weights.
+
+    int8: linear layers and experts get int8 weights; embedding, head, norms and routers stay as they are.
+    """
 
     files: WeightFiles
     dtype: torch.dtype
     device: torch.device
     eps: float
+    int8: bool = False
 
     def tensor(self, *names: str) -> Tensor:
         """Tensors stacked along their first dimension."""
         return self.files.read(names, self.dtype, self.device)
 
-    def linear(self, *names: str) -> Linear:
+    def linear(self, *names: str) -> Linear | Int8Linear:
         """Several linear layers as one. They have a bias if the checkpoint stores one."""
         stored = f"{names[0]}.bias" in self.files.shapes
         bias = self.tensor(*(f"{name}.bias" for name in names)) if stored else None
-        return Linear(self.tensor(*(f"{name}.weight" for name in names)), bias)
+        return self.layer(self.tensor(*(f"{name}.weight" for name in names)), bias)
+
+    def layer(self, weight: Tensor, bias: Tensor | None = None) -> Linear | Int8Linear:
+        return Int8Linear(weight, bias) if self.int8 else Linear(weight, bias)
 
     def norm(self, name: str) -> RMSNorm:
         return RMSNorm(self.tensor(f"{name}.weight"), self.eps)
@@ -47,7 +55,10 @@ class Parts:
         return SwiGLU(self.linear(f"{prefix}.gate_proj", f"{prefix}.up_proj"), self.linear(f"{prefix}.down_proj"))
 
     def experts(self, prefix: str, count: int) -> Experts:
-        """The experts `prefix.0` .. `prefix.{count-1}`, stacked."""
+        """The experts `prefix.0` .. `prefix.{count-1}`: stacked, or in int8 one by one."""
+        if self.int8:
+            each = [self.swiglu(f"{prefix}.{e}") for e in range(count)]
+            return Experts([expert.gate_up for expert in each], [expert.down for expert in each])
         inner = [f"{prefix}.{e}.{name}.weight" for e in range(count) for name in ("gate_proj", "up_proj")]
         outer = [f"{prefix}.{e}.down_proj.weight" for e in range(count)]
         return Experts(self.tensor(*inner).unflatten(0, (count, -1)), self.tensor(*outer).unflatten(0, (count, -1)))
@@ -78,8 +89,8 @@ class Parts:
 
     def head(self, embedding: Tensor, name: str = "lm_head", *, tied: bool) -> Linear:
         if tied:
-            return Linear(embedding, pack=embedding.nbytes <= _MAX_TIED_COPY)
-        return self.linear(name)
+            return Linear(embedding, pack=embedding.nbytes <= MAX_TIED_COPY)
+        return Linear(self.tensor(f"{name}.weight"))
 
 
 def swiglu_shapes(prefix: str, hidden: int, inner: int) -> Shapes:

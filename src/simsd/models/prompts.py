@@ -9,6 +9,9 @@ from simsd.errors import PromptError
 from simsd.models.config import ModelConfig
 from simsd.models.tokenizer import Tokenizer
 
+# A tokenizer that normalises may drop characters; a text this many times as long as tokens can hold is too long anyway.
+SLACK = 4
+
 
 def plain(value: Any, what: str) -> Any:
     """Text as it is, tensors and arrays as lists. Raises PromptError for what is neither text nor a sequence."""
@@ -39,6 +42,11 @@ def prompt_ids(prompt: Any, tokenizer: Tokenizer, config: ModelConfig, max_model
 
     Raises: PromptError where it is empty, too long, holds MASK, or ids that are not in the vocabulary.
     """
+    if isinstance(prompt, str) and len(prompt) > SLACK * max_model_len * tokenizer.longest_token:
+        raise PromptError(  # tokenizing it would take minutes and gigabytes to say the same
+            f"the prompt has {len(prompt)} characters, more than the {max_model_len} tokens that prompt and answer "
+            "together may have can hold; shorten it"
+        )
     ids = token_ids(prompt, "prompt", tokenizer, config)
     if not ids:
         raise PromptError("the prompt is empty; give at least one token")

@@ -15,14 +15,16 @@ from simsd.models.transformer import Layer, Transformer
 from simsd.models.weights import WeightFiles
 
 
-def build(config: ModelConfig, files: WeightFiles, dtype: torch.dtype, device: torch.device) -> Transformer:
+def build(
+    config: ModelConfig, files: WeightFiles, dtype: torch.dtype, device: torch.device, int8: bool = False
+) -> Transformer:
     """Reads an SDAR checkpoint layer by layer.
 
     Raises:
         ModelError: weights are missing, unexpected or wrongly shaped.
     """
     files.check(*weight_shapes(config))
-    parts = Parts(files, dtype, device, config.rms_norm_eps)
+    parts = Parts(files, dtype, device, config.rms_norm_eps, int8)
 
     def layer(index: int) -> Layer:
         p = f"model.layers.{index}."

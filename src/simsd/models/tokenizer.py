@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,11 @@ class Tokenizer:
     def vocab_size(self) -> int:
         """Entries of the tokenizer, added tokens included; the model's vocabulary may be padded beyond."""
         return self.backend.get_vocab_size(with_added_tokens=True)
+
+    @cached_property
+    def longest_token(self) -> int:
+        """Characters of the longest entry; a token never stands for more of its text than that, by and large."""
+        return max(map(len, self.backend.get_vocab(with_added_tokens=True)), default=1)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Ids of a text; special tokens written out in it become their ids.

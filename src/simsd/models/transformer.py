@@ -30,9 +30,9 @@ class Layer:
     """
 
     input_norm: RMSNorm
-    qkv: Linear
+    qkv: Callable[[Tensor], Tensor]
     qk_norm: RMSNorm
-    output: Linear
+    output: Callable[[Tensor], Tensor]
     post_norm: RMSNorm
     mlp: Callable[[Tensor], Tensor]
 
@@ -40,7 +40,7 @@ class Layer:
 class SwiGLU:
     """down(silu(gate(x)) * up(x)), gate and up in one product."""
 
-    def __init__(self, gate_up: Linear, down: Linear) -> None:
+    def __init__(self, gate_up: Callable[[Tensor], Tensor], down: Callable[[Tensor], Tensor]) -> None:
         self.gate_up = gate_up
         self.down = down
 

@@ -1,0 +1,115 @@
+"""`simsd models --memory`: what a model and its draft model take, and whether that is free, before any loading."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.table import Table
+
+from simsd.cli import common
+from simsd.cli.options import Decoding
+from simsd.errors import ConfigError
+
+if TYPE_CHECKING:
+    from simsd.models.memory import Placed
+
+FLAGS = ("draft_model", "dtype", "device", "draft_device", "quantize")
+TOKENS = 4096  # of a sequence, unless --max-model-len says otherwise
+
+
+def show(
+    model: str | None, options: Decoding, max_num_seqs: int | None, max_model_len: int | None, as_json: bool
+) -> None:
+    """Prints the figures. Raises ModelError where they are more than is free."""
+    from simsd.models.memory import check_fits
+
+    for flag, value in (("--max-num-seqs", max_num_seqs), ("--max-model-len", max_model_len)):
+        if value is not None and value < 1:
+            raise ConfigError(f"{flag} is {value}; it must be 1 or more.")
+    models = _placed(model, options)
+    longest = models[0].config.max_position_embeddings
+    sequences, tokens = max_num_seqs or 1, min(max_model_len or TOKENS, longest)
+    if as_json:
+        check_fits(models, sequences, tokens)
+        common.print_json(_figures(models, sequences, tokens))
+        return
+    _print(_figures(models, sequences, tokens))
+    check_fits(models, sequences, tokens)
+
+
+def check_unused(options: Decoding, max_num_seqs: int | None, max_model_len: int | None) -> None:
+    """Refuses flags that mean nothing without --memory. Raises ConfigError."""
+    given = {name: getattr(options, name) for name in FLAGS}
+    given |= {"max_num_seqs": max_num_seqs, "max_model_len": max_model_len}
+    for name, value in given.items():
+        if value is not None:
+            raise ConfigError(f"--{name.replace('_', '-')} is for --memory; add that, or leave it out.")
+
+
+def _placed(model: str | None, options: Decoding) -> list[Placed]:
+    """The target and its draft model, as `LLM` would load them."""
+    from simsd.models.pair import placements
+
+    given = {name: value for name in FLAGS if (value := getattr(options, name)) is not None}
+    return placements(model, given.pop("draft_model", None), **given)
+
+
+def _figures(models: Sequence[Placed], sequences: int, tokens: int) -> dict[str, Any]:
+    from simsd.models import memory
+    from simsd.models.available import free_bytes
+
+    devices = dict.fromkeys(model.device for model in models)
+    needed = {
+        device: memory.needed_bytes([model for model in models if model.device == device], sequences, tokens)
+        for device in devices
+    }
+    return {
+        "max_num_seqs": sequences,
+        "max_model_len": tokens,
+        "models": [
+            {
+                "name": model.name,
+                "device": str(model.device),
+                "dtype": str(model.dtype).removeprefix("torch."),
+                "int8": model.int8,
+                "parameters": sum(memory.parameters(model.config).values()),
+                "weight_bytes": model.weight_bytes,
+                "weight_bytes_by_part": dict(memory.weight_bytes(model)),
+                "cache_bytes_per_token": memory.cache_bytes(model, 1, 1),
+                "cache_bytes": memory.cache_bytes(model, sequences, tokens),
+                "working_bytes": memory.working_bytes(model, sequences, tokens),
+            }
+            for model in models
+        ],
+        "devices": [
+            {"device": str(device), "needed_bytes": needed[device], "free_bytes": free_bytes(device)}
+            for device in devices
+        ],
+    }
+
+
+def _print(found: dict[str, Any]) -> None:
+    from simsd.models.memory import gib
+
+    sequences, tokens = found["max_num_seqs"], found["max_model_len"]
+    title = f"{sequences} sequence{'' if sequences == 1 else 's'} of {tokens} tokens"
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column("", overflow="fold")
+    for one in found["models"]:
+        table.add_column(one["name"], justify="right", overflow="fold")
+    rows = {
+        "device": lambda one: one["device"],
+        "numbers": lambda one: one["dtype"] + (", int8 weights" if one["int8"] else ""),
+        "parameters": lambda one: f"{one['parameters'] / 1e6:,.1f}M",
+        "weights": lambda one: gib(one["weight_bytes"]),
+        "cache of a token": lambda one: f"{one['cache_bytes_per_token'] / 1024:,.1f} KiB",
+        "cache": lambda one: gib(one["cache_bytes"]),
+        "while working": lambda one: gib(one["working_bytes"]),
+    }
+    for name, cell in rows.items():
+        table.add_row(name, *(cell(one) for one in found["models"]))
+    out = common.console()
+    out.print(table)
+    for place in found["devices"]:
+        out.print(f"{place['device']}: {gib(place['needed_bytes'])} needed, {gib(place['free_bytes'])} free")

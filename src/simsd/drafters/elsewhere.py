@@ -1,0 +1,57 @@
+"""A drafter on another device than the target: the one place where tensors cross."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from simsd.core.draft import Draft
+from simsd.drafters.base import Drafter, DraftRequest, SequenceView
+
+T = TypeVar("T")
+
+
+class Elsewhere:
+    """Carries a round's request to the drafter's device, and its draft back: once each way.
+
+    The target's logits of the last verification cross too, for a drafter that reads them.
+    """
+
+    def __init__(self, drafter: Drafter, device: torch.device) -> None:
+        """device: the drafter's; the target's is where its requests are."""
+        self.drafter = drafter
+        self.device = device
+
+    @property
+    def forwards(self) -> int:
+        return self.drafter.forwards
+
+    @property
+    def wants_logits(self) -> bool:
+        return self.drafter.wants_logits
+
+    def propose(self, request: DraftRequest) -> Draft:
+        return moved(self.drafter.propose(moved(request, self.device)), request.state.tokens.device)
+
+    def admit(self, sequence: SequenceView, slot: int) -> None:
+        self.drafter.admit(sequence, slot)
+
+    def move(self, source: int, target: int) -> None:
+        self.drafter.move(source, target)
+
+    def observe(self, sequence: SequenceView, logits: Tensor | None) -> None:
+        self.drafter.observe(sequence, moved(logits, self.device))
+
+
+def moved(value: T, device: torch.device) -> T:
+    """A tensor, or a dataclass with all its tensors, on another device; anything else as it is."""
+    found: Any = value
+    if isinstance(found, Tensor):
+        return found.to(device)  # type: ignore[return-value]
+    if is_dataclass(found) and not isinstance(found, type):
+        copy: Any = replace(found, **{f.name: moved(getattr(found, f.name), device) for f in fields(found)})
+        return copy
+    return value

@@ -1,0 +1,214 @@
+"""How much memory a model takes, told from its configuration alone; no weights are read."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from simsd.errors import ModelError
+from simsd.models import registry
+from simsd.models.attention import MOST_SCORES
+from simsd.models.available import free_bytes
+from simsd.models.config import ModelConfig
+from simsd.models.linear import can_pack
+from simsd.models.loader import pick_device, pick_dtype, read_config, resolve
+from simsd.models.moe import router_dtype
+from simsd.models.parts import MAX_TIED_COPY
+
+GIB = 1 << 30
+PREFILL_ROWS = 512  # as many query tokens at once, `engine.runner` says
+LEAST_TOKENS = 256  # of one sequence, without which nothing can be decoded
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A model as it would be loaded: what decides how many bytes a number of it takes."""
+
+    name: str
+    config: ModelConfig
+    dtype: torch.dtype
+    device: torch.device
+    int8: bool = False
+
+    @property
+    def weight_bytes(self) -> int:
+        return sum(weight_bytes(self).values())
+
+
+def place(
+    model: str | Path,
+    dtype: str = "auto",
+    device: str | torch.device = "auto",
+    mask_token_id: int | None = None,
+    block_length: int | None = None,
+    int8: bool = False,
+) -> Placed:
+    """What `loader.load` with the same arguments would load. Of a model on the hub the configuration is downloaded.
+
+    Raises: ModelError.
+    """
+    config = read_config(model, resolve(model, weights=False), mask_token_id, block_length)
+    chosen = pick_device(device)
+    width = 4 if config.torch_dtype == "float32" else 2
+    stored = sum(parameters(config).values()) * width
+    return Placed(str(model), config, pick_dtype(dtype, chosen, config, stored), chosen, int8)
+
+
+# ---------------------------------------------------------------------- weights
+def parameters(config: ModelConfig) -> Mapping[str, int]:
+    """Numbers a checkpoint of this shape holds, by part of the model; a tied head counts as embedding."""
+    shapes, _ = registry.family(config.model_type).weight_shapes(config)
+    count: Counter[str] = Counter()
+    for name, shape in shapes.items():
+        count[_part(name)] += math.prod(shape)
+    return count
+
+
+def weight_bytes(model: Placed) -> Mapping[str, int]:
+    """Bytes of the loaded weights by part, with what is computed from them at loading."""
+    config, size = model.config, model.dtype.itemsize
+    shapes, _ = registry.family(config.model_type).weight_shapes(config)
+    heads = {"q": config.num_attention_heads, "k": config.num_key_value_heads}
+    heads |= {"query": heads["q"], "key": heads["k"]}
+    packed = can_pack(model.device.type, model.dtype)
+    total: Counter[str] = Counter()
+    for name, shape in shapes.items():
+        part, numbers = _part(name), math.prod(shape)
+        if part == "router":
+            total[part] += numbers * router_dtype(model.dtype).itemsize
+        elif part == "norms":  # a second time in float32; those of heads once a head
+            copies = heads.get(name.split(".")[-2].split("_")[0], 1)
+            total[part] += numbers * copies * (size + max(size, 4))
+        elif model.int8 and part in _QUANTISED and len(shape) == 2:
+            total[part] += numbers + shape[0] * _SCALE
+        elif packed and any(word in name for word in _ALONE):
+            total[part] += numbers // shape[0] * _filled(shape[0]) * size
+        else:
+            total[part] += numbers * size
+    table = config.vocab_size * config.hidden_size * size
+    if config.tie_word_embeddings and packed and table <= MAX_TIED_COPY:
+        total["head"] += _filled(config.vocab_size) * config.hidden_size * size
+    total["rotary table"] = config.max_position_embeddings * 2 * config.head_dim * size
+    return total
+
+
+_QUANTISED = ("attention", "mlp", "experts")
+_SCALE = 8  # bytes a channel: a float32 scale, and as much that oneDNN keeps
+
+
+# Layers that are not stacked with others, which oneDNN fills up to a multiple of 64 outputs when it packs them.
+_ALONE = ("o_proj", "dense.", ".mlp.down_proj", "lm_head")
+
+
+def _filled(outputs: int) -> int:
+    return -(-outputs // 64) * 64
+
+
+def _part(name: str) -> str:
+    """The part of the model that a weight of this name belongs to."""
+    if "norm" in name:
+        return "norms"
+    for part, words in _WORDS.items():
+        if any(word in name for word in words):
+            return part
+    return "attention"
+
+
+_WORDS = {
+    "embedding": ("embed_tokens", "word_embeddings"),
+    "head": ("lm_head",),
+    "router": (".mlp.gate.",),
+    "experts": ("experts.",),
+    "mlp": (".mlp.",),
+}
+
+
+# ---------------------------------------------------------------------- what grows with the text
+def cache_bytes(model: Placed, sequences: int, tokens: int) -> int:
+    """Keys and values of so many sequences with so many tokens each."""
+    c = model.config
+    return c.num_hidden_layers * 2 * sequences * c.num_key_value_heads * tokens * c.head_dim * model.dtype.itemsize
+
+
+def verify_rows(block_length: int) -> int:
+    """Query tokens of a sequence in a round, as a rule: of two blocks, a copy for every step."""
+    return max(64, min(2 * block_length**2, 4096))
+
+
+def working_bytes(model: Placed, sequences: int, tokens: int) -> int:
+    """What a forward takes besides weights and cache, at its largest: a prefill of one sequence, or a verification of
+    all of them with `verify_rows` each. Drawing tokens at a temperature is counted in.
+    """
+    rows = min(verify_rows(model.config.block_length or 1), tokens)
+    verify = sequences * rows
+    logits = verify * model.config.vocab_size * (_DRAWING + model.dtype.itemsize)
+    prefill = _layer_bytes(model, min(PREFILL_ROWS, tokens), tokens)
+    return max(prefill, _layer_bytes(model, verify, tokens), logits)
+
+
+_DRAWING = 40  # bytes a logit: itself, the keyed noise as it is made, and what is sorted out of both
+
+
+def _layer_bytes(model: Placed, queries: int, tokens: int) -> int:
+    """The mask, and the widest of a layer's intermediate results, for so many query tokens."""
+    c, size = model.config, model.dtype.itemsize
+    mask = queries * tokens * (1 + size * (1 + (c.groups if c.groups > 1 else 0)))
+    scores = queries * tokens * c.num_attention_heads
+    both = 2 * size if size >= 4 else 12  # scores and weights; narrow ones are also held in float32
+    attention = min(scores, MOST_SCORES) * both if model.device.type == "cpu" else 0
+    inner = c.intermediate_size
+    if c.moe is not None:
+        inner = max(inner, c.moe.num_experts_per_tok * (c.moe.moe_intermediate_size + c.hidden_size))
+    return mask + max(attention, queries * 4 * (inner + c.hidden_size) * size)
+
+
+# ---------------------------------------------------------------------- whether it fits
+def check_fits(models: Sequence[Placed], sequences: int = 1, tokens: int | None = None) -> None:
+    """Refuses models that cannot be held together with a cache of so many sequences and tokens.
+
+    tokens: None asks for the least that is of any use.
+
+    Raises: ModelError, for the first device that is too small.
+    """
+    for device in dict.fromkeys(model.device for model in models):
+        here = [model for model in models if model.device == device]
+        needed, free = needed_bytes(here, sequences, tokens), free_bytes(device)
+        if needed > free:
+            names = " and ".join(model.name for model in here)
+            raise ModelError(
+                f"{names} need{'s' if len(here) == 1 else ''} {gib(needed)}, but {gib(free)} are free on {device}; "
+                f"use {_advice(here, sequences, tokens)}."
+            )
+
+
+def needed_bytes(models: Sequence[Placed], sequences: int, tokens: int | None) -> int:
+    """Weights, cache and working memory of models that lie on one device and take turns."""
+    held = working = 0
+    for model in models:
+        each = min(tokens or LEAST_TOKENS, model.config.max_position_embeddings)
+        held += model.weight_bytes + cache_bytes(model, sequences, each)
+        working = max(working, working_bytes(model, sequences, each))
+    return held + working
+
+
+def gib(count: int) -> str:
+    """So many bytes in words."""
+    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / (1 << 20):.1f} MiB"
+
+
+def _advice(models: Sequence[Placed], sequences: int, tokens: int | None) -> str:
+    ways = []
+    if any(model.dtype.itemsize > 2 for model in models):
+        ways.append("dtype='bfloat16'")
+    if not all(model.int8 for model in models):
+        ways.append("quantize='int8'")
+    if tokens is not None:
+        ways.append("a smaller max_model_len")
+    if sequences > 1:
+        ways.append("a smaller max_num_seqs")
+    return " or ".join((", ".join([*ways, "a smaller model"])).rsplit(", ", 1))

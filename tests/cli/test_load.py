@@ -1,0 +1,83 @@
+"""`simsd bench --server`: a real server on loopback, and flags that do not go together."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from simsd import LLM
+from simsd.cli.load import extensions
+from simsd.cli.main import app
+from simsd.serving.app import create_app
+from simsd.serving.settings import ServerSettings
+from tests.serving.support import listening
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    with listening(create_app(LLM(device="cpu", max_num_seqs=4), ServerSettings(model_name="tiny"))) as found:
+        yield found
+
+
+def bench(*words: str):
+    return CliRunner().invoke(app, ["bench", *words])
+
+
+def test_a_server_is_asked_in_every_way_that_is_named(url: str) -> None:
+    few = ("--suite", "trivia", "--limit", "2", "--requests", "3", "--concurrency", "2", "--max-tokens", "12")
+    result = bench("--server", url, *few, "--methods", "none,exact", "--schedules", "dynamic", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    schedule = {"temperature": 0.0, "remasking_strategy": "low_confidence_dynamic"}
+    assert [row["asked"] for row in found] == [schedule | {"method": method} for method in ("none", "exact")]
+    assert all((row["requests"], row["failures"], row["concurrency"]) == (3, {}, 2) for row in found)
+    assert found[0]["tokens"] == found[1]["tokens"] > 0  # the same greedy texts
+    assert found[0]["acceptance_rate"] is None
+    assert found[1]["acceptance_rate"] > 0
+
+
+def test_the_table_names_percentiles(url: str) -> None:
+    result = bench("--server", url, "--suite", "trivia", "--limit", "1", "--max-tokens", "8")
+    assert result.exit_code == 0, result.output
+    for word in ("time to first token", "time per token", "latency", "p50", "p95", "p99", "tokens per target forward"):
+        assert word in result.stdout
+
+
+def test_answers_that_fail_are_counted_and_leave_code_1(url: str, tmp_path: Path) -> None:
+    long = "x" * 5000  # more than the embedded pair takes
+    lines = [json.dumps({"prompt": prompt}) + "\n" for prompt in ("hello", long)]
+    (tmp_path / "mine.jsonl").write_text("".join(lines), "utf-8")
+    result = bench("--server", url, "--file", str(tmp_path / "mine.jsonl"), "--json", "--max-tokens", "4")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)[0]["failures"] == {"status 400": 1}
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--concurrency", "4"), "--concurrency is given, but no --server"),
+        (("--requests", "4"), "--requests is given, but no --server"),
+        (("--server", "http://127.0.0.1:9", "--html", "x.html"), "--html does not go with --server"),
+        (("--server", "http://127.0.0.1:9", "--restart"), "--restart does not go with --server"),
+        (("--server", "http://127.0.0.1:9", "--dtype", "float32"), "--dtype does not go with --server"),
+        (("--server", "http://127.0.0.1:9", "--limit", "1"), "no model server answers at http://127.0.0.1:9"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_one_sentence(words: tuple[str, ...], says: str) -> None:
+    result = bench(*words)
+    assert result.exit_code == 2
+    assert says in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_nothing_named_asks_for_nothing() -> None:
+    assert extensions({"method": [], "drafter": []}) == [{}]
+    assert extensions({"method": ["none", "exact"], "drafter": ["self"]}) == [
+        {"method": "none", "drafter": "self"},
+        {"method": "exact", "drafter": "self"},
+    ]

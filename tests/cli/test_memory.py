@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from simsd.models import memory
+from simsd.models.cache import KVCache
+from simsd.models.loader import load
+from tests.cli.conftest import Run
+from tests.models.checkpoints import random_checkpoint
+
+CPU = ("--device", "cpu")
+
+
+def test_the_embedded_pair_is_shown_with_what_is_free(run: Run) -> None:
+    result = run("models", "--memory", *CPU)
+    assert result.exit_code == 0
+    for words in ("tiny-draft", "1 sequence of 1024 tokens", "cache of a token", "needed", "free"):
+        assert words in result.stdout
+
+
+def test_the_figures_are_the_models(run: Run) -> None:
+    sizes = ("--max-num-seqs", "3", "--max-model-len", "500", "--dtype", "bfloat16")
+    found = json.loads(run("models", "tiny", "--memory", "--json", *CPU, *sizes).stdout)
+    assert (found["max_num_seqs"], found["max_model_len"]) == (3, 500)
+    target, draft = found["models"]
+    assert (target["name"], draft["name"]) == ("tiny", "tiny-draft")
+    model = load("tiny", "bfloat16", "cpu").model
+    cache: KVCache = model.make_cache(3, 500)
+    assert target["cache_bytes"] == cache.nbytes == 3 * 500 * target["cache_bytes_per_token"]
+    assert target["weight_bytes"] == sum(target["weight_bytes_by_part"].values())
+    working = max(one["working_bytes"] for one in found["models"])
+    held = sum(one["weight_bytes"] + one["cache_bytes"] for one in found["models"])
+    assert found["devices"][0] | {"free_bytes": 0} == {"device": "cpu", "needed_bytes": held + working, "free_bytes": 0}
+
+
+def test_int8_weights_are_counted_where_they_are_asked_for(run: Run) -> None:
+    found = {
+        kind: json.loads(run("models", "--memory", "--json", "--quantize", kind, *CPU).stdout)["models"]
+        for kind in ("none", "int8-draft", "int8")
+    }
+    weights = {kind: [one["weight_bytes"] for one in models] for kind, models in found.items()}
+    assert weights["int8-draft"] == [weights["none"][0], weights["int8"][1]]
+    assert weights["int8"][0] < weights["none"][0]
+    assert "int8 weights" in run("models", "--memory", "--quantize", "int8", *CPU).stdout
+
+
+def test_a_configuration_alone_is_enough(run: Run, tmp_path: Path) -> None:
+    folder = random_checkpoint(tmp_path)
+    for file in folder.iterdir():
+        if file.name != "config.json":
+            file.unlink()
+    found = json.loads(run("models", str(folder), "--memory", "--json", "--max-model-len", "9999", *CPU).stdout)
+    assert found["max_model_len"] == 256  # no more than the model allows
+    assert found["models"][0]["parameters"] == sum(memory.parameters(memory.place(folder).config).values())
+
+
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_what_cannot_fit_ends_with_one_sentence(
+    run: Run, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda device: 1 << 20)
+    result = run("models", "--memory", *CPU, *flags)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("simsd: tiny and tiny-draft need ")
+    assert "but 1.0 MiB are free on cpu; use " in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    if flags:
+        assert json.loads(result.stdout)["error"]["type"] == "ModelError"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--max-num-seqs", "4"), "--max-num-seqs is for --memory"),
+        (("tiny", "--quantize", "int8"), "--quantize is for --memory"),
+        (("--memory", "--max-num-seqs", "0"), "--max-num-seqs is 0"),
+        (("--memory", "--max-model-len", "-1"), "--max-model-len is -1"),
+        (("--memory", "--quantize", "int4"), "--quantize is 'int4'; choose one of none, int8-draft, int8"),
+        (("tiny-draft", "--memory", "--quantize", "int8-draft"), "there is no draft model"),
+        (("--memory", "--device", "cuda:99"), "'cuda:99' is not there"),
+    ],
+)
+def test_mistakes_are_one_sentence(run: Run, arguments: tuple[str, ...], says: str) -> None:
+    result = run("models", *arguments)
+    assert result.exit_code == 2
+    assert says in result.stderr

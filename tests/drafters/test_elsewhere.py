@@ -1,0 +1,154 @@
+"""A draft model on another device. PyTorch's fake tensors compute nothing, but know their device and mix no two."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+
+from simsd.drafters.base import DraftRequest
+from simsd.drafters.elsewhere import Elsewhere, moved
+from simsd.drafters.model import ModelDrafter
+from simsd.engine.runner import Runner
+from simsd.models import sdar
+from simsd.models.config import ModelConfig
+from simsd.models.transformer import Transformer
+from tests.core.cases import MASK, VOCAB, make_sampler
+from tests.drafters.support import View
+from tests.drafters.support import ask as ask_here
+from tests.models.checkpoints import random_config
+
+CPU, THERE = torch.device("cpu"), torch.device("meta")  # needs no hardware, and no one takes it for the CPU
+SIZE = 4
+
+
+class Blank:
+    """Weight files that hold nothing but shapes."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.shapes, _ = sdar.weight_shapes(config)
+
+    def check(self, *_: Mapping[str, Any]) -> None:
+        return None
+
+    def read(self, names: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
+        shapes = [self.shapes[name] for name in names]
+        return torch.empty(sum(shape[0] for shape in shapes), *shapes[0][1:], dtype=dtype, device=device)
+
+
+class Crossings(TorchDispatchMode):
+    """Counts tensors that are copied from one device to another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten._to_copy.default and args[0].device != result.device:
+            self.count += 1
+        return result
+
+
+@pytest.fixture(autouse=True)
+def fake() -> Iterator[None]:
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        yield
+
+
+def model_there() -> Transformer:
+    config = ModelConfig.from_dict(random_config(vocab_size=VOCAB, mask_token_id=MASK))
+    files: Any = Blank(config)
+    return sdar.build(config, files, torch.bfloat16, THERE)
+
+
+def drafter(**options: Any) -> Elsewhere:
+    model = ModelDrafter(Runner(model_there(), MASK, SIZE, 256), SIZE, **options)
+    return Elsewhere(model, THERE)
+
+
+def ask(*blocks: str, sequences: list[View], temperature: float = 0.0, **options: Any) -> DraftRequest:
+    """A request of real tensors, on the CPU."""
+    with _disable_current_modes():
+        sampler = make_sampler(temperature, batch=len(blocks))
+        return ask_here(*blocks, sequences=sequences, sampler=sampler, **options)
+
+
+def tensors(value: Any) -> list[Tensor]:
+    """All tensors of a dataclass."""
+    if isinstance(value, Tensor):
+        return [value]
+    if hasattr(value, "__dataclass_fields__"):
+        return [found for f in fields(value) for found in tensors(getattr(value, f.name))]
+    return []
+
+
+def admitted(source: Elsewhere, *lengths: int) -> list[View]:
+    views = [View([1] * length) for length in lengths]
+    for slot, view in enumerate(views):
+        source.admit(view, slot)
+    return views
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("by_draw", [True, False])
+@pytest.mark.parametrize("draft_steps", [1, 3])
+def test_the_model_drafts_there_and_the_draft_is_here(temperature: float, by_draw: bool, draft_steps: int):
+    source = drafter(draft_steps=draft_steps)
+    views = admitted(source, 8, 12)
+    views[0].text_ids += [2] * 4  # a block has been finished since
+    request = ask("a...", "....", sequences=views, window=2, by_draw=by_draw, temperature=temperature)
+    draft = source.propose(request)
+    assert draft.tokens.shape == (2, 2, SIZE)
+    assert {tensor.device for tensor in tensors(draft)} == {CPU}
+    assert (draft.proposal is not None) == (temperature > 0 and not by_draw)
+    assert source.forwards == 2 * draft_steps
+
+
+def test_tensors_cross_once_each_way():
+    source = drafter()
+    views = admitted(source, 8)
+    request = ask("....", sequences=views, window=3)
+    with Crossings() as crossings:
+        draft = source.propose(request)
+    assert crossings.count == len(tensors(request)) + len(tensors(draft))
+
+
+def test_the_targets_logits_are_read_there():
+    source = drafter(target_first=True)
+    views = admitted(source, 8, 8)
+    assert source.wants_logits
+    source.observe(views[0], torch.zeros(SIZE, VOCAB))
+    source.observe(views[1], None)
+    draft = source.propose(ask("a...", "....", sequences=views, window=2))
+    assert {tensor.device for tensor in tensors(draft)} == {CPU}
+
+
+def test_without_it_the_devices_would_mix():
+    source = drafter()
+    views = admitted(source, 8)
+    with pytest.raises(RuntimeError, match="same device"):
+        source.drafter.propose(ask("....", sequences=views))
+
+
+def test_places_are_moved_there():
+    source = drafter()
+    admitted(source, 8, 4)
+    source.move(1, 0)
+    source.drafter.propose(moved(ask("....", sequences=[View([1] * 4, {"draft_stored": 4})]), THERE))
+
+
+def test_what_is_no_tensor_stays():
+    request = ask("....", sequences=[View([1] * 4)], window=2)
+    there = moved(request, THERE)
+    assert there.sequences is request.sequences
+    assert (there.blocks, there.by_draw, there.state.mask_id) == (2, True, MASK)
+    assert there.schedule.present == request.schedule.present
+    assert {tensor.device for tensor in tensors(there)} == {THERE}
+    assert moved(None, THERE) is None

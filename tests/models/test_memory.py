@@ -1,0 +1,194 @@
+"""What is told from a configuration is what the loaded model holds; what cannot fit is refused in one sentence."""
+
+from __future__ import annotations
+
+import weakref
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from simsd import LLM, SamplingParams
+from simsd.engine import runner
+from simsd.errors import ModelError
+from simsd.models import available, memory
+from simsd.models.config import MoEConfig
+from simsd.models.linear import Linear, can_pack
+from simsd.models.loader import load
+from simsd.models.memory import (
+    cache_bytes,
+    check_fits,
+    needed_bytes,
+    parameters,
+    place,
+    weight_bytes,
+    working_bytes,
+)
+from tests.models.checkpoints import LLADA2, MOE, random_checkpoint, random_config, write_json
+from tests.models.weigh import weigh
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "head_dim": 32,
+    "vocab_size": 512,
+    "max_position_embeddings": 64,
+}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "sdar": SIZES,
+    "sdar, tied": SIZES | {"tie_word_embeddings": True},
+    "sdar, biases": SIZES | {"attention_bias": True},
+    "sdar_moe": SIZES | MOE | {"moe_intermediate_size": 64},
+    "llada2_moe": SIZES | LLADA2 | {"moe_intermediate_size": 64},
+}
+
+
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("name", list(FAMILIES))
+def test_weights_take_what_was_told(tmp_path: Path, name: str, dtype: str, int8: bool):
+    folder = random_checkpoint(tmp_path, **FAMILIES[name])
+    told = place(folder, dtype, "cpu", int8=int8)
+    model = load(folder, dtype, "cpu", int8=int8).model
+    assert told.weight_bytes == pytest.approx(weigh(model), rel=0.01)
+    assert cache_bytes(told, 3, 50) == model.make_cache(3, 50).nbytes
+    assert weight_bytes(told)["rotary table"] == model.rotary.nbytes
+
+
+@pytest.mark.parametrize("name", ["tiny", "tiny-draft"])
+def test_the_embedded_pair_takes_what_was_told(name: str):
+    assert place(name, device="cpu").weight_bytes == pytest.approx(weigh(load(name, device="cpu").model), rel=0.01)
+
+
+def test_a_packed_layer_drops_its_plain_weight():
+    if not can_pack("cpu", torch.float32):
+        pytest.skip("this build of PyTorch has no oneDNN")
+    weight = torch.randn(128, 256)
+    plain = weakref.ref(weight)
+    layer = Linear(weight)
+    del weight
+    assert plain() is None
+    assert weigh(layer) == 128 * 256 * 4
+
+
+def test_parts_add_up_to_the_parameters_of_the_checkpoint(tmp_path: Path):
+    moe = parameters(place(random_checkpoint(tmp_path, **FAMILIES["llada2_moe"]), device="cpu").config)
+    assert set(moe) == {"embedding", "head", "attention", "norms", "mlp", "experts", "router"}
+    assert moe["experts"] == 17 * 3 * 64 * 128  # one sparse layer of sixteen, and a shared one
+    assert moe["router"] == 16 * 128 + 16
+    assert moe["mlp"] == 3 * 256 * 128
+
+
+def test_a_folder_without_weights_is_enough(tmp_path: Path):
+    folder = random_checkpoint(tmp_path, **SIZES)
+    whole = place(folder, "bfloat16", "cpu").weight_bytes
+    for file in folder.iterdir():
+        if file.name != "config.json":
+            file.unlink()
+    assert place(folder, "bfloat16", "cpu").weight_bytes == whole
+
+
+def test_a_public_model_by_its_configuration():
+    """Numbers of parameters that its authors state: 30.5 billion, of which 0.6 in embedding and head."""
+    tiny = place("tiny", "bfloat16", "cpu")
+    moe = MoEConfig(128, 8, 768, tuple(range(48)))
+    sizes: dict[str, int] = {"vocab_size": 151936, "hidden_size": 2048, "intermediate_size": 6144, "head_dim": 128}
+    heads = {"num_hidden_layers": 48, "num_attention_heads": 32, "num_key_value_heads": 4}
+    config = replace(tiny.config, model_type="sdar_moe", tie_word_embeddings=False, moe=moe, **sizes, **heads)
+    large = replace(tiny, config=config)
+    assert sum(parameters(config).values()) == pytest.approx(30.5e9, rel=0.002)
+    assert large.weight_bytes == pytest.approx(61.1e9, rel=0.005)
+    assert replace(large, int8=True).weight_bytes == pytest.approx(31.4e9, rel=0.01)
+    assert cache_bytes(large, 1, 4096) == 48 * 2 * 4 * 128 * 4096 * 2
+
+
+def peak_bytes(work: Any) -> int:
+    """The most bytes that what `work` allocates came to at once."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+        work()
+    held = most = 0
+    events: Any = seen.profiler.kineto_results.events()  # pyright: ignore[reportOptionalMemberAccess]
+    for event in events:
+        if event.name() == "[memory]":
+            held += event.nbytes()
+            most = max(most, held)
+    return most
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(("sequences", "length"), [(1, 80), (8, 80), (1, 1500)])
+def test_working_memory_is_enough_and_not_far_too_much(tmp_path: Path, sequences: int, length: int, dtype: str):
+    """Sampled, with the chain of two blocks: half the rows that are counted with. Caches have their size already."""
+    sizes: dict[str, Any] = SIZES | {"vocab_size": 8000, "max_position_embeddings": 2048}
+    folder = random_checkpoint(tmp_path, **sizes)
+    llm = LLM(folder, draft_model=folder, device="cpu", dtype=dtype, states="chain", num_speculative_tokens=8)
+    params = SamplingParams(max_tokens=8, temperature=1.0, seed=0, ignore_eos=True)
+    prompts = [[1 + i] * length for i in range(sequences)]
+    llm.generate(prompts, params)
+    told = working_bytes(place(folder, dtype, "cpu"), sequences, length + 16)
+    assert told / 2.5 < peak_bytes(lambda: llm.generate(prompts, params)) < told
+
+
+def test_working_memory_counts_in_the_runners_pieces():
+    assert memory.PREFILL_ROWS == runner.PREFILL_ROWS
+
+
+def with_free(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(memory, "free_bytes", lambda device: count)
+
+
+def test_what_cannot_fit_is_one_sentence_with_both_sizes(monkeypatch: pytest.MonkeyPatch):
+    pair = [place("tiny", "float32", "cpu"), place("tiny-draft", "float32", "cpu")]
+    needed = needed_bytes(pair, 4, 1024)
+    with_free(monkeypatch, needed)
+    check_fits(pair, 4, 1024)
+    with_free(monkeypatch, needed - 1)
+    with pytest.raises(ModelError) as caught:
+        check_fits(pair, 4, 1024)
+    assert str(caught.value) == (
+        f"tiny and tiny-draft need {needed / 2**20:.1f} MiB, but {(needed - 1) / 2**20:.1f} MiB are free on cpu; use "
+        "dtype='bfloat16', quantize='int8', a smaller max_model_len, a smaller max_num_seqs or a smaller model."
+    )
+
+
+def test_only_what_would_help_is_advised(monkeypatch: pytest.MonkeyPatch):
+    with_free(monkeypatch, 0)
+    with pytest.raises(ModelError, match=r"^tiny needs .* are free on cpu; use a smaller model\.$"):
+        check_fits([place("tiny", "bfloat16", "cpu", int8=True)])
+
+
+def test_each_device_is_asked_for_its_own(monkeypatch: pytest.MonkeyPatch):
+    target = place("tiny", "bfloat16", "cpu")
+    draft = replace(place("tiny-draft", "bfloat16", "cpu"), device=torch.device("cuda:1"))
+    room = {"cpu": needed_bytes([target], 1, None), "cuda:1": 0}
+    monkeypatch.setattr(memory, "free_bytes", lambda device: room[str(device)])
+    with pytest.raises(ModelError, match=r"^tiny-draft needs .* free on cuda:1; use quantize='int8' or a smaller"):
+        check_fits([target, draft])
+    room["cuda:1"] = needed_bytes([draft], 1, None)
+    check_fits([target, draft])
+
+
+def test_nothing_is_read_of_models_that_cannot_fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    folder = tmp_path / "huge"
+    folder.mkdir()
+    write_json(folder / "config.json", random_config(intermediate_size=1 << 36))
+    with pytest.raises(ModelError, match=r"needs [\d.]+ GiB, but [\d.]+ GiB are free on cpu"):
+        LLM(folder, device="cpu")
+    write_json(folder / "config.json", {})
+    with pytest.raises(ModelError, match=r"config\.json lacks"):
+        LLM("tiny", draft_model=folder, device="cpu")
+
+
+def test_a_long_text_may_be_what_cannot_fit(monkeypatch: pytest.MonkeyPatch):
+    pair = [place(name, "float32", "cpu") for name in ("tiny", "tiny-draft")]
+    with_free(monkeypatch, needed_bytes(pair, 1, 512))
+    assert LLM(device="cpu", dtype="float32", max_model_len=512).max_model_len == 512
+    with pytest.raises(ModelError, match="a smaller max_model_len"):
+        LLM(device="cpu", dtype="float32", max_model_len=1024)
+
+
+def test_free_memory_of_this_machine_is_a_sensible_number():
+    assert 1 << 24 < available.free_bytes(torch.device("cpu")) < 1 << 50
