@@ -110,7 +110,8 @@ def peak_bytes(work: Any) -> int:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
         work()
     held = most = 0
-    for event in seen.profiler.kineto_results.events():  # pyright: ignore[reportOptionalMemberAccess]
+    events: Any = seen.profiler.kineto_results.events()  # pyright: ignore[reportOptionalMemberAccess]
+    for event in events:
         if event.name() == "[memory]":
             held += event.nbytes()
             most = max(most, held)
@@ -121,7 +122,8 @@ def peak_bytes(work: Any) -> int:
 @pytest.mark.parametrize(("sequences", "length"), [(1, 80), (8, 80), (1, 1500)])
 def test_working_memory_is_enough_and_not_far_too_much(tmp_path: Path, sequences: int, length: int, dtype: str):
     """Sampled, with the chain of two blocks: half the rows that are counted with. Caches have their size already."""
-    folder = random_checkpoint(tmp_path, **SIZES | {"vocab_size": 8000, "max_position_embeddings": 2048})
+    sizes: dict[str, Any] = SIZES | {"vocab_size": 8000, "max_position_embeddings": 2048}
+    folder = random_checkpoint(tmp_path, **sizes)
     llm = LLM(folder, draft_model=folder, device="cpu", dtype=dtype, states="chain", num_speculative_tokens=8)
     params = SamplingParams(max_tokens=8, temperature=1.0, seed=0, ignore_eos=True)
     prompts = [[1 + i] * length for i in range(sequences)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -19,7 +18,7 @@ KERNELS = ("fastest", "widened")
 
 
 @pytest.fixture(params=KERNELS)
-def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "widened":
         monkeypatch.setattr(quantized, "onednn_levels", lambda: 0)
     return request.param

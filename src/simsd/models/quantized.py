@@ -83,7 +83,7 @@ def _onednn(rows: Tensor, weight: Tensor, scale: Tensor, levels: int) -> Tensor:
 def _cuda(rows: Tensor, weight: Tensor, scale: Tensor, levels: int) -> Tensor:
     count = rows.shape[0]
     filled = F.pad(rows, (0, 0, 0, max(_CUDA_ROWS - count, 0))).to(torch.int8)
-    return torch._int_mm(filled, weight.T)[:count] * scale
+    return torch.ops.aten._int_mm.default(filled, weight.T)[:count] * scale
 
 
 def _widened(rows: Tensor, weight: Tensor, scale: Tensor, levels: int) -> Tensor:
