@@ -160,7 +160,8 @@ class LLM:
         assert loaded is not None
         mask_id = self._target.config.mask_token_id
         assert mask_id is not None
-        return Runner(loaded.model, mask_id, self.options.block_length, loaded.config.max_position_embeddings)
+        most = loaded.config.max_position_embeddings
+        return Runner(loaded.model, mask_id, self.options.block_length, most, self.max_model_len)
 
     # ------------------------------------------------------------------ what is known
     @property

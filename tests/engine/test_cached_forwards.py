@@ -11,7 +11,7 @@ from torch import Tensor
 from simsd.core.layout import block_causal, with_pending
 from simsd.engine import runner as runner_module
 from simsd.engine.runner import Runner
-from tests.tiny import MASK, assert_same, prompt_of, runner, tiny_model
+from tests.tiny import MASK, POSITIONS, assert_same, prompt_of, runner, tiny_model
 
 SIZE = 4
 TEXTS = [prompt_of(28, seed) for seed in range(3)]
@@ -104,6 +104,15 @@ def test_growing_keeps_what_is_stored():
     run.reserve(5, 200)
     assert (run.cache.sequences, run.cache.capacity) == (5, 200)
     assert_same(rows(run, [text[8:16]], [8])[0], whole(text)[8:16])
+
+
+def test_room_ahead_of_need_ends_with_the_longest_text():
+    run = Runner(tiny_model().model, MASK, SIZE, POSITIONS, longest=40)
+    capacities = []
+    for slots in (20, 21, 31, 45):
+        run.reserve(1, slots)
+        capacities.append(run.cache.capacity)
+    assert capacities == [20, 30, 40, 45]  # the last one has a tail behind the text
 
 
 def test_mask_is_never_likely():

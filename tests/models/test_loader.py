@@ -159,6 +159,8 @@ def test_hub_name_downloads_what_is_needed_and_no_code(tmp_path: Path, monkeypat
     assert asked["name"] == loaded.name == "someone/SDAR-tiny-b8"
     assert loaded.config.block_length == 8
     assert not any("py" in pattern or "bin" in pattern for pattern in asked["allow_patterns"])
+    assert loader.resolve("someone/SDAR-tiny-b8", weights=False) == folder
+    assert set(asked["allow_patterns"]) == {"config.json", "generation_config.json"}
 
 
 @pytest.mark.parametrize("name", list(EMBEDDED))

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from simsd.core.draft import Draft
 from simsd.drafters.base import Drafter, DraftRequest, SequenceView
-
-T = TypeVar("T")
 
 
 class Elsewhere:
@@ -46,12 +44,10 @@ class Elsewhere:
         self.drafter.observe(sequence, moved(logits, self.device))
 
 
-def moved(value: T, device: torch.device) -> T:
+def moved(value: Any, device: torch.device) -> Any:
     """A tensor, or a dataclass with all its tensors, on another device; anything else as it is."""
-    found: Any = value
-    if isinstance(found, Tensor):
-        return found.to(device)  # type: ignore[return-value]
-    if is_dataclass(found) and not isinstance(found, type):
-        copy: Any = replace(found, **{f.name: moved(getattr(found, f.name), device) for f in fields(found)})
-        return copy
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: moved(getattr(value, f.name), device) for f in fields(value)})
     return value

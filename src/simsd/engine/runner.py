@@ -21,11 +21,15 @@ class Runner:
     back is doing nothing (method section 6).
     """
 
-    def __init__(self, model: Model, mask_id: int, block_length: int, max_position: int) -> None:
+    def __init__(
+        self, model: Model, mask_id: int, block_length: int, max_position: int, longest: int | None = None
+    ) -> None:
+        """longest: tokens that a sequence may come to; room ahead of need is not made beyond it. None: max_position."""
         self.model = model
         self.mask_id = mask_id
         self.block_length = block_length
         self.max_position = max_position
+        self.longest = max_position if longest is None else longest
         self.cache: Any = None
 
     def reserve(self, sequences: int, slots: int) -> None:
@@ -35,7 +39,7 @@ class Runner:
         if sequences > self.cache.sequences:
             self.cache.grow_sequences(sequences)
         if slots > self.cache.capacity:
-            self.cache.grow(max(slots, self.cache.capacity * 3 // 2))
+            self.cache.grow(max(slots, min(self.cache.capacity * 3 // 2, self.longest)))
 
     def hidden(self, layout: Layout, stored: Sequence[int], skipped: Sequence[int], first: int = 0) -> Tensor:
         """Runs the layout's rows for cache places first .. first+N-1 and returns their hidden states [N, R, H].

@@ -54,6 +54,8 @@ def place(
     """
     config = read_config(model, resolve(model, weights=False), mask_token_id, block_length)
     chosen = pick_device(device)
+    if chosen.type == "cuda" and chosen.index is None:  # the same as cuda:0, if that is the current one
+        chosen = torch.device("cuda", torch.cuda.current_device())
     width = 4 if config.torch_dtype == "float32" else 2
     stored = sum(parameters(config).values()) * width
     return Placed(str(model), config, pick_dtype(dtype, chosen, config, stored), chosen, int8)

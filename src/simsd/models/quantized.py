@@ -24,7 +24,7 @@ class Int8Linear:
     """y = x W^T + b for x `[..., in]`, in x's dtype; W `[out, in]` is rounded when the layer is made.
 
     On an x86 CPU oneDNN multiplies packed weights. At hidden size 2048 and 4 to 64 rows that takes a third to a half
-    of bfloat16's time; at 256, rounding the inputs costs what the product saves. CUDA has a product of its own.
+    of bfloat16's time; at 256, rounding the inputs costs more than the product saves. CUDA has a product of its own.
     Elsewhere weights are widened for each product, which only saves memory.
     """
 
@@ -58,17 +58,25 @@ class Kernel:
     """
 
     product: Callable[[Tensor, Tensor, Tensor, int], Tensor]
-    levels: int = LEVELS
-    pack: Callable[[Tensor], Tensor] = lambda weight: weight
+    levels: int
+    pack: Callable[[Tensor], Tensor]
 
 
 def choose_kernel(weight: Tensor) -> Kernel:
     """The fastest one that is right for a weight `[out, in]`, on its device."""
     if weight.device.type == "cpu" and (levels := onednn_levels()):
-        return Kernel(_onednn, levels, lambda whole: torch.ops.onednn.qlinear_prepack(whole, None))
+        return Kernel(_onednn, levels, _pack_for_onednn)
     if weight.is_cuda and not any(size % 8 for size in weight.shape) and _cuda_works(weight.device):
-        return Kernel(_cuda)
-    return Kernel(_widened)
+        return Kernel(_cuda, LEVELS, _as_it_is)
+    return Kernel(_widened, LEVELS, _as_it_is)
+
+
+def _as_it_is(weight: Tensor) -> Tensor:
+    return weight
+
+
+def _pack_for_onednn(weight: Tensor) -> Tensor:
+    return torch.ops.onednn.qlinear_prepack(weight, None)
 
 
 def _onednn(rows: Tensor, weight: Tensor, scale: Tensor, levels: int) -> Tensor:
@@ -83,7 +91,7 @@ def _onednn(rows: Tensor, weight: Tensor, scale: Tensor, levels: int) -> Tensor:
 def _cuda(rows: Tensor, weight: Tensor, scale: Tensor, levels: int) -> Tensor:
     count = rows.shape[0]
     filled = F.pad(rows, (0, 0, 0, max(_CUDA_ROWS - count, 0))).to(torch.int8)
-    return torch.ops.aten._int_mm(filled, weight.T)[:count] * scale
+    return torch.ops.aten._int_mm.default(filled, weight.T)[:count] * scale
 
 
 def _widened(rows: Tensor, weight: Tensor, scale: Tensor, levels: int) -> Tensor:
@@ -105,8 +113,7 @@ def _onednn_is_right(levels: int) -> bool:
     weight = torch.tensor([[LEVELS], [-LEVELS]], dtype=torch.int8).repeat(8, 64)
     expected = rows @ weight.T.float()
     try:
-        packed = torch.ops.onednn.qlinear_prepack(weight, None)
-        return torch.equal(_onednn(rows, packed, torch.ones(16), levels), expected)
+        return torch.equal(_onednn(rows, _pack_for_onednn(weight), torch.ones(16), levels), expected)
     except (AttributeError, RuntimeError, NotImplementedError, TypeError):
         return False
 
