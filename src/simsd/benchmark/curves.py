@@ -61,7 +61,8 @@ def figure(sweep: Sweep) -> Figure:
     for place in axes[len(panels) :]:
         place.set_axis_off()
     _key(axes[len(panels)], sweep)
-    drawn.suptitle(f"{sweep.title}\n{sweep.note}", x=0.01, ha="left", fontsize=SIZE + 1, color=INK)
+    # a name may hold dollars, which are no formula
+    drawn.suptitle(f"{sweep.title}\n{sweep.note}", x=0.01, ha="left", fontsize=SIZE + 1, color=INK, parse_math=False)
     return drawn
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -12,6 +13,7 @@ from typing import Any
 from simsd.benchmark.cell import SHORT, labels, shared
 from simsd.benchmark.summary import Row
 from simsd.evaluation.statistics import Spread
+from simsd.text import printable
 
 # Settings that say nothing.
 NEUTRAL = {"top_k": 0, "top_p": 1.0, "ignore_eos": False}
@@ -61,7 +63,7 @@ class Report:
             "versions": f"simsd {about['simsd']}, torch {about['torch']}",
             "date": about["date"] + (", resumed from kept samples" if about["resumed"] else ""),
         }
-        return {name: text for name, text in found.items() if text}
+        return {name: printable(text) for name, text in found.items() if text}
 
 
 def _runs(rows: Sequence[Row]) -> list[list[Row]]:
@@ -218,9 +220,13 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(map(_cell, cells))} |"
 
 
+# What Markdown or HTML would take for its own; an underscore only where it is not inside a word.
+_SPECIAL = re.compile(r"[\\`*<>&|\[\]~$]|(?<!\w)_|_(?!\w)")
+
+
 def _cell(text: str) -> str:
-    """Text that cannot end a table's cell or line."""
-    return " ".join(text.replace("|", "\\|").split())
+    """Text that shows as itself, and cannot end a table's cell or line. Entities mean the same everywhere."""
+    return _SPECIAL.sub(lambda found: f"&#{ord(found[0])};", " ".join(printable(text).split()))
 
 
 def csv_text(report: Report) -> str:

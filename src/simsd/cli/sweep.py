@@ -79,7 +79,7 @@ def sweep(
     written = {} if output is None else _files(found, output)
     outputs.deliver(lambda: common.print_json(found.to_dict()) if as_json else show(found), written)
     if written:
-        typer.echo(f"wrote {', '.join(map(str, written))}", err=True)
+        common.note(f"wrote {', '.join(map(str, written))}")
 
 
 def _recipe(name: str | None) -> Recipe:
