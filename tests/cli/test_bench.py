@@ -93,7 +93,9 @@ def test_ctrl_c_says_what_is_kept_and_how_to_go_on(tmp_path: Path, monkeypatch: 
 
     other = bench("--methods", "simsd", "--run", str(file), "--json")
     assert other.exit_code == 2
-    assert "another run (cells differ)" in json.loads(other.stdout)["error"]["message"]
+    message = json.loads(other.stdout)["error"]["message"]
+    assert "another run: cells only there: exact" in message
+    assert "only here: simsd" in message and "--restart" in message
 
 
 def test_without_a_file_ctrl_c_says_that_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -128,6 +130,8 @@ def test_without_a_file_ctrl_c_says_that_nothing_is_kept(monkeypatch: pytest.Mon
         (["--csv", "."], "--csv"),
         (["--run", "no/such/run.jsonl"], "--run"),
         (["--restart"], "--restart"),
+        (["--run", "notes.txt"], "notes.txt is not a journal"),
+        (["--run", "notes.txt", "--restart"], "notes.txt is not a journal"),
         (["--dtype", "float3"], "--dtype"),
     ],
 )
@@ -135,7 +139,9 @@ def test_mistakes_are_told_before_a_model_is_loaded(
     run: Run, llm: FakeLLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("mine\n", "utf-8")
     result = run("bench", *flags)
+    assert (tmp_path / "notes.txt").read_text("utf-8") == "mine\n"
     assert result.exit_code == 2, result.output
     assert words in result.stderr
     assert result.stderr.startswith("simsd: ") and result.stderr.count("\n") == 1

@@ -160,6 +160,10 @@ def check_files(results: Sequence[outputs.Named], run_file: Path | None, restart
     results: flags with the files that they name. Raises ConfigError.
     """
     outputs.check([("--run", run_file), *results], asked.inputs)
+    if run_file is not None:
+        from simsd.benchmark.journal import refuse_stranger
+
+        refuse_stranger(run_file)
     if restart and run_file is None:
         raise ConfigError("--restart is given, but no --run; name the file to begin again, or leave it out.")
 
