@@ -45,8 +45,8 @@ PANELS = (
     Panel("Tokens per forward of the target", lambda row: row.tokens_per_forward),
     Panel(
         "Speed, ordinary static decoding = 1",
-        lambda row: row.ratio_to_static.median,
-        lambda row: (row.ratio_to_static.low, row.ratio_to_static.high),
+        lambda row: None if row.ratio_to_static is None else row.ratio_to_static.median,
+        lambda row: None if row.ratio_to_static is None else (row.ratio_to_static.low, row.ratio_to_static.high),
     ),
 )
 
