@@ -1,11 +1,9 @@
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import pytest
 from simsd.benchmark.journal import Journal, differences
 from simsd.errors import ConfigError
 from tests.benchmark.support import EXACT, NONE, sample
+from tests.small_disk import room
 
 RUN = {"model": "big", "cells": ["a", "b"], "settings": {"repeats": 3}}
 SAMPLES = [sample(NONE), sample(EXACT, 0, 1, answers=[("ä", None), ("b", False)], seconds=0.25)]
@@ -224,22 +223,11 @@ def test_a_file_in_use_is_refused_and_left_alone(file: Path, restart: bool) -> N
     assert len(kept(file).samples) == 3
 
 
-@contextmanager
-def room(size: int) -> Iterator[None]:
-    """No file can grow beyond so many bytes: what a full disk does, on a disk that is not."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 @pytest.mark.parametrize("more", [0, 1, 50])
 def test_a_full_disk_costs_the_sample_that_found_no_room_alone(file: Path, more: int) -> None:
     before = file.read_bytes()
     with Journal(file, RUN) as journal:
-        with room(len(before) + more), pytest.raises(OSError, match=r"2 samples are kept in .*run\.jsonl; make room"):
+        with room(len(before) + more), pytest.raises(OSError, match=r"kept in .*run\.jsonl: 2; make room"):
             journal.add(sample(NONE, 1))
         assert file.read_bytes() == before
         assert journal.samples == SAMPLES

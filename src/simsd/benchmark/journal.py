@@ -96,7 +96,7 @@ class Journal:
             self._append(sample.to_dict())
         except OSError as error:
             self.samples.pop()
-            kept = f"{len(self.samples)} samples are kept in {self.path}; make room, and give the same command again"
+            kept = f"samples kept in {self.path}: {len(self.samples)}; make room, and give the same command again"
             raise OSError(error.errno, f"{error.strerror or error}; {kept}") from error
 
     def _append(self, row: dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from simsd.benchmark.load import LoadResult, Question
     from simsd.benchmark.workload import Item
 
-_SERVER = "A running server (pip install 'simsd[serve]')"
+_SERVER = r"A running server (pip install 'simsd\[serve]')"  # the help would take brackets for a style
 
 
 def _flag(name: str, text: str, **more: Any) -> Any:

@@ -139,7 +139,7 @@ def show(found: Sweep) -> None:
     sections = [(one.curve.label, one.points(found.values)) for one in found.series]
     columns = [column for column in found.columns if column.title != "quartiles" or out.width >= WIDE]
     out.print()
-    out.print(measuring.table(found.title, found.recipe.name, columns, sections))
+    out.print(measuring.table(found.title, found.recipe.name, columns, sections, out.width))
 
 
 def _list(as_json: bool) -> None:
