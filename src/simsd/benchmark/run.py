@@ -65,7 +65,6 @@ def identity(llm: LLM, cells: Sequence[Cell], items: Sequence[Item], settings: S
         "simsd": __version__,
         "torch": torch.__version__,
         **llm.loaded,
-        **{f"{which}_files": found for which, found in llm.fingerprints.items()},
         "device": device_name(llm.device),
         "threads": torch.get_num_threads(),
         "block_length": llm.options.block_length,

@@ -14,7 +14,7 @@ from typing import Any
 
 from simsd.errors import ConfigError, PromptError
 from simsd.evaluation.lines import parse, read_text, text_of
-from simsd.evaluation.suites import Question, load_suite, messages, question_of
+from simsd.evaluation.suites import SUITES, Question, load_suite, messages, question_of
 from simsd.llm import LLM, Completion, SamplingParams
 from simsd.models.prompts import prompt_ids
 
@@ -28,24 +28,25 @@ class Item:
     source: str = ""
 
 
-def suite_items(names: Iterable[str], limit: int | None = None) -> list[Item]:
-    """The first `limit` questions of each embedded suite, in turn from all of them. Raises ConfigError."""
-    return _in_turn([Item(messages(q), q, name) for q in load_suite(name, limit)] for name in dict.fromkeys(names))
+def load_items(names: Iterable[str | Path], limit: int | None = None, taken: Iterable[str] = ()) -> list[Item]:
+    """The first `limit` items of each embedded suite (its name, as text) or JSON Lines file, in turn from all of them.
 
-
-def file_items(paths: Iterable[Path], limit: int | None = None, taken: Iterable[str] = ()) -> list[Item]:
-    """The first `limit` items of each JSON Lines file, in turn from all of them.
-
-    A line is {"prompt": text}, {"messages": [...]}, or a question as `load_suite` reads it.
-    taken: sources that no file's name may stand for. Raises ConfigError naming file and line.
+    A line of a file is {"prompt": text}, {"messages": [...]}, or a question as `load_suite` reads it.
+    taken: further sources, whose names no file may have. Raises ConfigError naming file and line.
     """
     if limit is not None and limit < 1:
         raise ConfigError(f"limit is {limit}; it must be at least 1")
-    names = _names(list(dict.fromkeys(paths)), set(taken))
-    return _in_turn(_read(path, limit, name) for path, name in names.items())
-
-
-def _in_turn(lists: Iterable[list[Item]]) -> list[Item]:
+    asked = dict.fromkeys(name if name in SUITES else Path(name) for name in names)
+    if not asked:
+        raise ConfigError(f"no prompts are named; give a suite ({', '.join(SUITES)}) or a JSONL file")
+    suites = {name for name in asked if isinstance(name, str)}
+    files = _names([name for name in asked if isinstance(name, Path)], {*taken, *suites})
+    lists = [
+        _read(name, limit, files[name])
+        if isinstance(name, Path)
+        else [Item(messages(question), question, name) for question in load_suite(name, limit)]
+        for name in asked
+    ]
     return [item for turn in itertools.zip_longest(*lists) for item in turn if item is not None]
 
 

@@ -144,14 +144,15 @@ class Prompts:
 
 def workload(asked: Prompts) -> list[Item]:
     """The prompts themselves. Raises ConfigError."""
-    from simsd.benchmark.workload import file_items, suite_items, task_items
+    from simsd.benchmark.workload import load_items, task_items
     from simsd.evaluation.suites import SUITES
 
     for name in asked.suites:
         if name not in SUITES:
             raise ConfigError(f"--suite is {name!r}; choose one of {', '.join(SUITES)}, or name a file with --file.")
     few = PROMPTS_EACH if asked.limit is None else asked.limit
-    items = suite_items(asked.suites, few) + file_items(asked.files, asked.limit, [*asked.suites, *asked.tasks])
+    items = load_items(asked.suites, few) if asked.suites else []
+    items += load_items(asked.files, asked.limit, [*asked.suites, *asked.tasks]) if asked.files else []
     return items + [item for name in asked.tasks for item in task_items(name, few, asked.data)]
 
 
