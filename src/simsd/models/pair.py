@@ -117,3 +117,18 @@ def _check_placement(model: Source, draft_model: Source | None, draft_device: st
     meant = {"none": (), "int8-draft": (draft_model,), "int8": (model, draft_model)}[quantize]
     if any(source is not None and not isinstance(source, str | Path) for source in meant):
         raise ConfigError(f"quantize is {quantize!r}, but a loaded module stays as it is; name a checkpoint instead")
+
+
+def describe(target: LoadedModel[Any], draft: LoadedModel[Any] | None) -> dict[str, str | None]:
+    """What a pair is, for reports: names, fingerprints of the files ("model_files", "draft_model_files"), the target's
+    dtype, and "draft_device" where it is not the target's."""
+    found = {
+        "model": target.name,
+        "model_files": target.fingerprint,
+        "draft_model": None if draft is None else draft.name,
+        "draft_model_files": None if draft is None else draft.fingerprint,
+        "dtype": str(target.model.dtype).removeprefix("torch."),
+    }
+    if draft is not None and draft.model.device != target.model.device:
+        found["draft_device"] = str(draft.model.device)
+    return found
