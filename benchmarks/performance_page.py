@@ -85,7 +85,7 @@ def sentences(data: dict[str, Any]) -> dict[str, str]:
 
 
 def speeds() -> dict[str, str]:
-    """{{ speed METHOD SCHEDULE }} and {{ own METHOD SCHEDULE }}: at B = 4, greedy, to static and to the own schedule."""
+    """At B = 4, greedy: `speed METHOD SCHEDULE` to static, `own ...` to the same schedule, `forward ...` tokens."""
     found = {}
     for row in Report.from_dict(json.loads((RESULTS / "speed.json").read_text("utf-8"))).rows:
         if (row.cell.block_length, row.cell.temperature) == (4, 0.0):
