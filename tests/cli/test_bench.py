@@ -186,6 +186,29 @@ def test_matplotlib_is_asked_for_before_the_run(
     assert llm.made == {}
 
 
+@pytest.mark.parametrize("flag", ["--csv", "--markdown", "--html", "--run"])
+@pytest.mark.parametrize("name", ["mine.jsonl", "./mine.jsonl", "link"])
+def test_no_result_replaces_the_questions(run: Run, llm: FakeLLM, tmp_path: Path, flag: str, name: str) -> None:
+    (tmp_path / "mine.jsonl").write_text('{"prompt": "one"}\n', "utf-8")
+    (tmp_path / "link").symlink_to("mine.jsonl")
+    result = run("bench", "--file", str(tmp_path / "mine.jsonl"), flag, str(tmp_path / name))
+    assert result.exit_code == 2
+    assert flag in result.stderr and "--file reads" in result.stderr
+    assert (tmp_path / "mine.jsonl").read_text("utf-8") == '{"prompt": "one"}\n'
+    assert llm.made == {}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_full_disk_does_not_cost_the_tables(tmp_path: Path, as_json: bool) -> None:
+    more = ["--json"] if as_json else []
+    result = bench("--methods", "none", "--csv", "/dev/full", "--markdown", str(tmp_path / "a.md"), *more)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("simsd: /dev/full was not written") and result.stderr.count("\n") == 1
+    assert json.loads(result.stdout)["rows"] if as_json else "tokens/s" in result.stdout
+    assert "tokens/s" in (tmp_path / "a.md").read_text("utf-8")
+
+
 def test_only_the_models_flags_reach_the_model(monkeypatch: pytest.MonkeyPatch, run: Run, llm: FakeLLM) -> None:
     measured: list[FakeLLM] = []
 

@@ -65,15 +65,23 @@ def legend(owner: Axes | Figure, **where: Any) -> None:
     owner.legend(frameon=False, fontsize=SIZE, labelcolor=INK, **where)
 
 
-def save(figure: Figure, stem: Path) -> list[Path]:
-    """Writes stem.png and stem.svg. The same figure gives the same bytes. Raises OSError."""
+def image(figure: Figure, kind: str) -> bytes:
+    """The figure as a file of this kind, "png" or "svg". The same figure gives the same bytes."""
     import matplotlib as mpl
 
-    png, vector = (stem.parent / f"{stem.name}.{kind}" for kind in ("png", "svg"))
-    figure.savefig(png, dpi=DPI, facecolor="white", metadata={"Software": None})
+    out = io.BytesIO()
+    nothing = {"Software": None} if kind == "png" else {"Date": None}
     with mpl.rc_context({"svg.hashsalt": "simsd"}):
-        figure.savefig(vector, facecolor="white", metadata={"Date": None})
-    return [png, vector]
+        figure.savefig(out, format=kind, dpi=DPI if kind == "png" else "figure", facecolor="white", metadata=nothing)
+    return out.getvalue()
+
+
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """Writes stem.png and stem.svg. Raises OSError."""
+    files = [stem.parent / f"{stem.name}.{kind}" for kind in ("png", "svg")]
+    for file in files:
+        file.write_bytes(image(figure, file.suffix[1:]))
+    return files
 
 
 def svg(figure: Figure, name: str) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simsd.cli import common, load, measuring
+from simsd.cli import common, load, measuring, outputs
 from simsd.cli.common import AsJson
 from simsd.cli.measuring import BatchSize, Files, Limit, Repeats, Restart, RunFile, Suites, Tasks
 from simsd.cli.options import DRAFTERS, METHODS, STRATEGIES, Decoding, decoding_options
@@ -92,9 +92,7 @@ def bench(
             max_tokens=options.max_tokens or 128,
         )
         return
-    measuring.check_run(run_file, restart)
-    for flag, file in {"--csv": csv, "--markdown": markdown, "--html": html}.items():
-        common.check_place(flag, file)
+    measuring.check_files([("--csv", csv), ("--markdown", markdown), ("--html", html)], run_file, restart, files)
     if html is not None:
         from simsd.benchmark import plots
 
@@ -103,11 +101,8 @@ def bench(
     settings = measuring.settings(options, repeats, batch_size)
     items = measuring.workload(suites, files, tasks, limit)
     report = measuring.measured(measuring.load(options), cells, items, settings, run_file, restart)
-    _write(report, csv, markdown, html)
-    if as_json:
-        common.print_json(report.to_dict())
-    else:
-        show(report, common.console())
+    written = _files(report, csv, markdown, html)
+    outputs.deliver(lambda: common.print_json(report.to_dict()) if as_json else show(report, common.console()), written)
 
 
 def _asked(
@@ -159,17 +154,19 @@ def _window(flag: str, word: str) -> int | None:
     return None if word == "auto" else measuring.whole(flag, word)
 
 
-def _write(report: Report, csv: Path | None, markdown: Path | None, html: Path | None) -> None:
+def _files(
+    report: Report, csv: Path | None, markdown: Path | None, html: Path | None
+) -> dict[Path, Callable[[], str | bytes]]:
+    """What each file that is asked for is to hold."""
     from simsd.benchmark import report as text
+    from simsd.benchmark.page import page
 
-    if csv is not None:
-        common.write(csv, text.csv_text(report))
-    if markdown is not None:
-        common.write(markdown, f"# simsd bench\n\n{text.markdown(report)}")
-    if html is not None:
-        from simsd.benchmark.page import page
-
-        common.write(html, page(report))
+    named: list[tuple[Path | None, Callable[[], str | bytes]]] = [
+        (csv, lambda: text.csv_text(report)),
+        (markdown, lambda: f"# simsd bench\n\n{text.markdown(report)}"),
+        (html, lambda: page(report)),
+    ]
+    return {file: content for file, content in named if file is not None}
 
 
 # ---------------------------------------------------------------------- the terminal

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simsd.errors import ConfigError, PromptError, SimsdError
+from simsd.errors import PromptError, SimsdError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -109,25 +108,6 @@ def print_json(value: Any, indent: int | None = 2) -> None:
     if not encoding.lower().startswith("utf"):
         text = json.dumps(value, indent=indent)
     typer.echo(text)
-
-
-def check_place(flag: str, file: Path | None) -> None:
-    """Refuses a file that cannot be written, before the work that may take long. Raises ConfigError."""
-    if file is None:
-        return
-    folder = file.absolute().parent
-    if not folder.is_dir():
-        raise ConfigError(f"{flag} is {str(file)!r}, but there is no folder {str(folder)!r}; create it.")
-    if file.is_dir():
-        raise ConfigError(f"{flag} is {str(file)!r}, which is a folder; name a file in it.")
-
-
-def write(file: Path, text: str) -> None:
-    """Raises ConfigError where the file cannot be written."""
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be written ({error.strerror}); choose another file.") from error
 
 
 def completion_json(completion: Completion) -> dict[str, Any]:

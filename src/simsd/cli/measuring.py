@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from simsd.cli import common
+from simsd.cli import common, outputs
 from simsd.cli.options import Decoding
 from simsd.errors import ConfigError
 
@@ -122,9 +122,14 @@ def workload(
     return items + [item for name in tasks or () for item in task_items(name, few)]
 
 
-def check_run(run_file: Path | None, restart: bool) -> None:
-    """Refuses a file that cannot be kept, and a restart of none. Raises ConfigError."""
-    common.check_place("--run", run_file)
+def check_files(
+    results: Sequence[outputs.Named], run_file: Path | None, restart: bool, files: Sequence[Path] | None
+) -> None:
+    """Refuses results and samples that cannot be kept, and a restart of none.
+
+    results: flags with the files that they name; files: those of --file. Raises ConfigError.
+    """
+    outputs.check([("--run", run_file), *results], [("--file", file) for file in files or ()])
     if restart and run_file is None:
         raise ConfigError("--restart is given, but no --run; name the file to begin again, or leave it out.")
 
