@@ -206,7 +206,7 @@ def _suite_table(results: Sequence[Accuracy]) -> Table:
             result.suite,
             f"{result.right} of {result.questions}",
             f"{result.accuracy:.1%} ({low:.1%} - {high:.1%})",
-            f"{result.cost.tokens_per_forward:.2f}",
+            f"{result.cost.stats.tokens_per_forward:.2f}",
             result.cost.acceptance,
             f"{result.cost.stats.tokens_per_second:.0f}",
         )
