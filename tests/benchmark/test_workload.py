@@ -75,7 +75,7 @@ def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
 
 def test_a_task_gives_the_prompts_of_the_harness(monkeypatch: pytest.MonkeyPatch) -> None:
     stub = ModuleType("simsd.evaluation.harness_run")
-    stub.task_prompts = lambda name, limit: [f"{name} {n}" for n in range(limit)]  # pyright: ignore
+    stub.task_prompts = lambda name, limit, data: [f"{name} {n}" for n in range(limit)]  # pyright: ignore
     monkeypatch.setitem(sys.modules, "simsd.evaluation.harness_run", stub)
     assert task_items("gsm8k", 2) == [Item("gsm8k 0", source="gsm8k"), Item("gsm8k 1", source="gsm8k")]
 

@@ -118,6 +118,9 @@ def test_without_a_file_ctrl_c_says_that_nothing_is_kept(monkeypatch: pytest.Mon
         (["--temperatures", "warm"], "--temperatures has 'warm'"),
         (["--suite", "maths"], "--suite is 'maths'"),
         (["--file", "missing.jsonl"], "missing.jsonl"),
+        (["--data", "gsm8k=missing.jsonl"], "no --task"),
+        (["--task", "simsd_gsm8k", "--data", "gsm8k=missing.jsonl"], "missing.jsonl"),
+        (["--task", "simsd_gsm8k", "--data", "gsm8k"], "NAME=FILE"),
         (["--limit", "0"], "limit is 0"),
         (["--repeats", "0"], "repeats is 0"),
         (["--batch-size", "0"], "batch_size is 0"),
@@ -156,10 +159,10 @@ def test_cells_that_cannot_be_decoded_are_named(flags: list[str], words: str) ->
 
 
 def test_prompts_of_a_file_and_of_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, int | None]] = []
+    asked: list[tuple[str, int | None, dict[str, str]]] = []
 
-    def task_prompts(name: str, limit: int | None) -> list[str]:
-        asked.append((name, limit))
+    def task_prompts(name: str, limit: int | None, data: dict[str, str]) -> list[str]:
+        asked.append((name, limit, data))
         return ["What is 2 + 2?"] * (limit or 9)
 
     stub = ModuleType("simsd.evaluation.harness_run")
@@ -168,11 +171,11 @@ def test_prompts_of_a_file_and_of_a_task(tmp_path: Path, monkeypatch: pytest.Mon
     file = tmp_path / "mine.jsonl"
     file.write_text('{"prompt": "one"}\n{"prompt": "two"}\n{"prompt": "three"}\n', "utf-8")
     small = ("bench", "--repeats", "1", "--max-tokens", "4", "--methods", "none", "--schedules", "static", "--json")
-    result = CliRunner().invoke(app, [*small, "--file", str(file), "--task", "gsm8k"])
+    result = CliRunner().invoke(app, [*small, "--file", str(file), "--task", "gsm8k", "--data", f"gsm8k={file}"])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["about"]["workload"] == {"mine": 3, "gsm8k": 2}  # a file whole, few of a task
-    assert asked == [("gsm8k", 2)]
+    assert asked == [("gsm8k", 2, {"gsm8k": str(file)})]
     assert found["rows"][0]["accuracy"] is None
 
 

@@ -40,13 +40,16 @@ def load_items(names: Iterable[str | Path], limit: int | None = None) -> list[It
     return [items[at] for at in range(longest) for items in lists if at < len(items)]
 
 
-def task_items(name: str, limit: int | None = None) -> list[Item]:
-    """The prompts of a task of lm-evaluation-harness, as it would ask them. Raises ConfigError."""
+def task_items(name: str, limit: int | None = None, data: Mapping[str, str] | None = None) -> list[Item]:
+    """The prompts of a task of lm-evaluation-harness, as it would ask them.
+
+    data: files for tasks that ask for them by name, such as {"gsm8k": "test.jsonl"}. Raises ConfigError.
+    """
     if find_spec("lm_eval") is None:
         raise ConfigError("tasks need lm-evaluation-harness; run: pip install 'simsd[eval]'")
     from simsd.evaluation.harness_run import task_prompts
 
-    return [Item(prompt, source=name) for prompt in task_prompts(name, limit)]
+    return [Item(prompt, source=name) for prompt in task_prompts(name, limit, data=data)]
 
 
 def _load(name: str, limit: int | None) -> list[Item]:

@@ -10,7 +10,7 @@ import typer
 
 from simsd.cli import common, load, measuring, outputs
 from simsd.cli.common import AsJson
-from simsd.cli.measuring import BatchSize, Files, Limit, Repeats, Restart, RunFile, Suites, Tasks
+from simsd.cli.measuring import BatchSize, Data, Files, Limit, Prompts, Repeats, Restart, RunFile, Suites, Tasks
 from simsd.cli.options import DRAFTERS, METHODS, STRATEGIES, Decoding, decoding_options
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def bench(
     suites: Suites = None,
     files: Files = None,
     tasks: Tasks = None,
+    data: Data = None,
     limit: Limit = None,
     repeats: Repeats = 3,
     batch_size: BatchSize = 1,
@@ -78,11 +79,12 @@ def bench(
     local |= {"--block-lengths": block_lengths, "--run": run_file, "--restart": restart}
     local |= {"--csv": csv, "--markdown": markdown, "--html": html}
     load.check(server, local, {"--concurrency": concurrency, "--requests": requests})
+    prompts = Prompts.given(suites, files, tasks, data, limit)
     if server is not None:
         warm = measuring.listed("--temperatures", temperatures, (options.temperature or 0.0,), measuring.number)
         load.bench_server(
             server,
-            measuring.workload(suites, files, tasks, limit),
+            measuring.workload(prompts),
             load.extensions(_asked(methods, schedules, windows, drafters)),
             warm,
             concurrency=concurrency or 8,
@@ -92,14 +94,14 @@ def bench(
             max_tokens=options.max_tokens or 128,
         )
         return
-    measuring.check_files([("--csv", csv), ("--markdown", markdown), ("--html", html)], run_file, restart, files)
+    measuring.check_files([("--csv", csv), ("--markdown", markdown), ("--html", html)], run_file, restart, prompts)
     if html is not None:
         from simsd.benchmark import plots
 
         plots.require()
     cells = _cells(options, methods, schedules, windows, drafters, block_lengths, temperatures)
     settings = measuring.settings(options, repeats, batch_size)
-    items = measuring.workload(suites, files, tasks, limit)
+    items = measuring.workload(prompts)
     report = measuring.measured(measuring.load(options), cells, items, settings, run_file, restart)
     written = _files(report, csv, markdown, html)
     outputs.deliver(lambda: common.print_json(report.to_dict()) if as_json else show(report, common.console()), written)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import shlex
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -13,6 +14,7 @@ import typer
 
 from simsd.cli import common, outputs
 from simsd.cli.options import Decoding
+from simsd.cli.tasks import data_files, data_option
 from simsd.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ Tasks = Annotated[
         show_default=False,
     ),
 ]
+Data = Annotated[list[str] | None, data_option(_PROMPTS)]
 Limit = Annotated[
     int | None,
     typer.Option(
@@ -104,32 +107,60 @@ def settings(options: Decoding, repeats: int, batch_size: int) -> Settings:
     return Settings(repeats=repeats, batch_size=batch_size, **given)
 
 
-def workload(
-    suites: Sequence[str] | None, files: Sequence[Path] | None, tasks: Sequence[str] | None, limit: int | None
-) -> list[Item]:
-    """The prompts that the flags name. Raises ConfigError."""
+@dataclass(frozen=True)
+class Prompts:
+    """What the flags say about prompts; data: files for tasks, by name."""
+
+    suites: Sequence[str] = ()
+    files: Sequence[Path] = ()
+    tasks: Sequence[str] = ()
+    data: Mapping[str, str] = field(default_factory=dict)
+    limit: int | None = None
+
+    @classmethod
+    def given(
+        cls,
+        suites: Sequence[str] | None,
+        files: Sequence[Path] | None,
+        tasks: Sequence[str] | None,
+        data: Sequence[str] | None,
+        limit: int | None,
+    ) -> Prompts:
+        """All suites where nothing is named. Raises ConfigError."""
+        from simsd.evaluation.suites import SUITES
+
+        if data and not tasks:
+            raise ConfigError("--data is given, but no --task; name the task, such as simsd_gsm8k, or leave it out.")
+        if not suites and not files and not tasks:
+            suites = SUITES
+        return cls(suites or (), files or (), tasks or (), data_files(data), limit)
+
+    @property
+    def inputs(self) -> list[outputs.Named]:
+        """The files that are read, with their flags."""
+        return [("--file", file) for file in self.files] + [("--data", Path(file)) for file in self.data.values()]
+
+
+def workload(asked: Prompts) -> list[Item]:
+    """The prompts themselves. Raises ConfigError."""
     from simsd.benchmark.workload import load_items, task_items
     from simsd.evaluation.suites import SUITES
 
-    for name in suites or ():
+    for name in asked.suites:
         if name not in SUITES:
             raise ConfigError(f"--suite is {name!r}; choose one of {', '.join(SUITES)}, or name a file with --file.")
-    if not suites and not files and not tasks:
-        suites = SUITES
-    few = PROMPTS_EACH if limit is None else limit
-    items = load_items(suites, few) if suites else []
-    items += load_items(files, limit) if files else []
-    return items + [item for name in tasks or () for item in task_items(name, few)]
+    few = PROMPTS_EACH if asked.limit is None else asked.limit
+    items = load_items(asked.suites, few) if asked.suites else []
+    items += load_items(asked.files, asked.limit) if asked.files else []
+    return items + [item for name in asked.tasks for item in task_items(name, few, asked.data)]
 
 
-def check_files(
-    results: Sequence[outputs.Named], run_file: Path | None, restart: bool, files: Sequence[Path] | None
-) -> None:
+def check_files(results: Sequence[outputs.Named], run_file: Path | None, restart: bool, asked: Prompts) -> None:
     """Refuses results and samples that cannot be kept, and a restart of none.
 
-    results: flags with the files that they name; files: those of --file. Raises ConfigError.
+    results: flags with the files that they name. Raises ConfigError.
     """
-    outputs.check([("--run", run_file), *results], [("--file", file) for file in files or ()])
+    outputs.check([("--run", run_file), *results], asked.inputs)
     if restart and run_file is None:
         raise ConfigError("--restart is given, but no --run; name the file to begin again, or leave it out.")
 

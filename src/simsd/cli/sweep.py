@@ -11,7 +11,7 @@ import typer
 
 from simsd.cli import common, measuring, outputs
 from simsd.cli.common import AsJson
-from simsd.cli.measuring import BatchSize, Files, Limit, Repeats, Restart, RunFile, Suites, Tasks
+from simsd.cli.measuring import BatchSize, Data, Files, Limit, Prompts, Repeats, Restart, RunFile, Suites, Tasks
 from simsd.cli.options import Decoding, decoding_options
 from simsd.errors import ConfigError
 
@@ -46,6 +46,7 @@ def sweep(
     suites: Suites = None,
     files: Files = None,
     tasks: Tasks = None,
+    data: Data = None,
     limit: Limit = None,
     repeats: Repeats = 3,
     batch_size: BatchSize = 1,
@@ -63,9 +64,10 @@ def sweep(
         flag = f"--{recipe.option.replace('_', '-')}"
         raise ConfigError(f"{flag} is what {recipe.name!r} varies; leave it out, or give several with --values.")
     asked = measuring.listed("--values", values, (), lambda _, word: recipe.parse(word))
-    measuring.check_files(_results(recipe, output), run_file, restart, files)
+    prompts = Prompts.given(suites, files, tasks, data, limit)
+    measuring.check_files(_results(recipe, output), run_file, restart, prompts)
     settings = measuring.settings(options, repeats, batch_size)
-    items = measuring.workload(suites, files, tasks, limit)
+    items = measuring.workload(prompts)
     llm = measuring.load(options)
     tried = _values(recipe, asked, llm)
     fixed = {"block_length": llm.options.block_length, **fixed}
