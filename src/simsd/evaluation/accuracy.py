@@ -119,7 +119,10 @@ def measure(
     try:
         asking.warm_up(own, prompts, each)
         before = own.totals
-        with track("answers", len(questions), progress) as advance, closing(asking.answers(own, prompts, each)) as coming:
+        with (
+            track("answers", len(questions), progress) as advance,
+            closing(asking.answers(own, prompts, each)) as coming,
+        ):
             for place, completion in coming:
                 found.add(place, completion)
                 advance(1)

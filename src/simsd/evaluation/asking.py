@@ -34,9 +34,7 @@ def _size(prompt: Any) -> int:
     return sum(map(len, texts)) if texts else len(prompt)
 
 
-def answers(
-    llm: LLM, prompts: Sequence[Any], params: Sequence[SamplingParams]
-) -> Iterator[tuple[int, Completion]]:
+def answers(llm: LLM, prompts: Sequence[Any], params: Sequence[SamplingParams]) -> Iterator[tuple[int, Completion]]:
     """Each prompt's place and completion, in the order in which they end; all share the batch.
 
     prompts: text, ids or conversations, as `LLM.open` takes them; params: one a prompt. A prompt that fails does so

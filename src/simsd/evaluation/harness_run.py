@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +22,15 @@ OWN_TASKS = Path(__file__).with_name("tasks")
 
 @dataclass(frozen=True)
 class TaskResult:
-    """One task's figures: the metrics as the harness names them ("exact_match,strict-match"), errors beside them."""
+    """One task's figures: the metrics as the harness names them ("exact_match,strict-match"), errors beside them.
+
+    None is a figure that is no finite number, such as the error of a single question.
+    """
 
     task: str
     questions: int
     num_fewshot: int
-    metrics: dict[str, float]
+    metrics: dict[str, float | None]
 
 
 @dataclass(frozen=True)
@@ -173,16 +177,14 @@ def run_tasks(
             task=name,
             questions=int(figures.get("sample_len", 0)),
             num_fewshot=found["n-shot"].get(name, 0),
-            metrics={key: float(value) for key, value in figures.items() if "," in key and _is_number(value)},
+            metrics={key: _finite(value) for key, value in figures.items() if "," in key and _is_number(value)},
         )
         for name, figures in (found["results"] | found.get("groups", {})).items()
     ]
     return _run(model, results, samples)
 
 
-def _run(
-    model: SimsdLM, results: list[TaskResult], samples: list[dict[str, Any]], *, partial: bool = False
-) -> TaskRun:
+def _run(model: SimsdLM, results: list[TaskResult], samples: list[dict[str, Any]], *, partial: bool = False) -> TaskRun:
     errors = [str(completion.error) for _, completion in model.finished if completion.error is not None]
     return TaskRun(
         results=results,
@@ -210,6 +212,10 @@ def _ungraded(request: Any, completion: Completion) -> dict[str, Any]:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float)
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
 
 
 def task_prompts(
