@@ -180,7 +180,7 @@ def _end(found: Found, output: Path | None, failures: Sequence[str], as_json: bo
     with suppress(typer.Exit):
         outputs.deliver(present, {}, told)
     kept = f"; what is finished is in {output}" if output is not None and found.begun else ""
-    report_text("Interrupted", f"interrupted after {found.progress}{kept}", as_json=False)
+    report_text("Interrupted", f"{found.interruption}{kept}", as_json=False)
     raise typer.Exit(INTERRUPTED)
 
 

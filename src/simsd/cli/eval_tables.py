@@ -34,7 +34,7 @@ class Found:
         return any(result.questions for result in self.suites) or (self.run is not None and self.run.answered > 0)
 
     @property
-    def progress(self) -> str:
+    def interruption(self) -> str:
         """How far an interrupted run has come."""
         parts = []
         if self.asked:
@@ -44,7 +44,7 @@ class Found:
             parts.append(f"{self.run.answered} of {self.run.asked} texts of the tasks, which are not graded")
         elif self.tasks:
             parts.append("none of the tasks")
-        return " and ".join(parts)
+        return f"interrupted after {' and '.join(parts)}"
 
     @property
     def failures(self) -> list[str]:
@@ -76,7 +76,7 @@ def _run_dict(run: TaskRun) -> dict[str, Any]:
 def show(found: Found, out: Console) -> None:
     """Prints the tables."""
     if found.suites:
-        out.print(_suite_table(found.suites))
+        out.print(_suite_table(found.suites, f"Suites, {found.interruption}" if found.interrupted else "Suites"))
         ends = "; ".join(f"{result.suite}: {result.cost.endings}" for result in found.suites)
         out.print(printable(ends), style="dim", markup=False)
     if found.run is not None:
@@ -101,20 +101,16 @@ def _table(title: str, names: Sequence[str], numbers: Sequence[str]) -> Table:
     return table
 
 
-def _suite_table(results: Sequence[Accuracy]) -> Table:
+def _suite_table(results: Sequence[Accuracy], title: str) -> Table:
     from rich.text import Text
 
-    partial = any(result.partial for result in results)
     columns = ("right", "accuracy (95 %)", "tokens per\nforward", "drafts\naccepted", "tokens/s")
-    table = _table("Suites, interrupted" if partial else "Suites", ["suite"], columns)
+    table = _table(title, ["suite"], columns)
     for result in results:
         low, high = result.interval
-        count = f"{result.right} of {result.questions}"
         table.add_row(
-            Text(
-                printable(result.suite) + (f" ({result.questions} of {result.asked} asked)" if result.partial else "")
-            ),
-            count,
+            Text(printable(result.suite)),
+            f"{result.right} of {result.questions}" + (f", {result.asked} asked" if result.partial else ""),
             f"{result.accuracy:.1%} ({low:.1%} - {high:.1%})" if result.questions else "-",
             f"{result.cost.stats.tokens_per_forward:.2f}" if result.questions else "-",
             result.cost.acceptance,

@@ -18,7 +18,7 @@ UNREACHED = ("ConnectionError", "OfflineModeIsEnabled", "LocalEntryNotFoundError
 
 def check_data(data: Mapping[str, str], task_files: Iterable[Path | None]) -> None:
     """Raises ConfigError where no task asks for data of such a name, or where the file is not there."""
-    taken = [_names(file) for file in task_files]
+    taken = [_names(file) for file in task_files] if data else []
     for name, file in data.items():
         if not any(names is None or name in names for names in taken):
             own = ", ".join(f"{asked} ({task})" for task, asked in OWN.items())
@@ -28,10 +28,13 @@ def check_data(data: Mapping[str, str], task_files: Iterable[Path | None]) -> No
 
 
 def _names(task_file: Path | None) -> set[str] | None:
-    """The names of the files that a task takes; None where that is not known, as of a group or a Python task."""
+    """The names of the files that a task takes; None where that cannot be known, as of a group or a Python task."""
     if task_file is None:
         return None
-    config = load_yaml(task_file, resolve_func=True)
+    try:
+        config = load_yaml(task_file, resolve_func=True)
+    except Exception:  # loading the task says what is wrong with it
+        return None
     if not isinstance(config.get("task"), str):
         return None
     source = config.get("custom_dataset")
