@@ -24,7 +24,7 @@ from simsd import LLM
 from simsd.benchmark.cell import Cell, matrix
 from simsd.benchmark.measure import Settings
 from simsd.benchmark.run import run
-from simsd.benchmark.workload import load_items
+from simsd.benchmark.workload import suite_items
 from simsd.evaluation.suites import SUITES
 
 STANDARD = Path(__file__).resolve().parent / "results" / "gate.json"
@@ -56,7 +56,7 @@ def measure(questions: int) -> dict[str, Finding]:
     """Runs all cells on the first questions of each suite."""
     llm = LLM(method="none", dtype="float32", device="cpu")
     settings = Settings(max_tokens=64, repeats=1)
-    report = run(llm, cells(), load_items(SUITES, questions), settings, progress=sys.stderr.isatty())
+    report = run(llm, cells(), suite_items(SUITES, questions), settings, progress=sys.stderr.isatty())
     return {row.cell.key: Finding(row.tokens_per_forward, row.same_text) for row in report.rows}
 
 

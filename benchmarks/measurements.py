@@ -26,7 +26,7 @@ from simsd.benchmark.run import identity, run
 from simsd.benchmark.sample import Sample
 from simsd.benchmark.summary import Row, summarise
 from simsd.benchmark.sweep import Sweep
-from simsd.benchmark.workload import Item, load_items
+from simsd.benchmark.workload import Item, suite_items
 from simsd.evaluation.suites import SUITES
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -45,7 +45,7 @@ def cells() -> list[Cell]:
 
 def measure_speed(llm: LLM, journals: Path, limit: int, repeats: int) -> None:
     """Batch 1, some questions of each suite, repeated: tokens per forward, acceptance, speed."""
-    items = load_items(SUITES, limit)
+    items = suite_items(SUITES, limit)
     settings = Settings(max_tokens=MAX_TOKENS, repeats=repeats)
     report = run(llm, cells(), items, settings, path=journals / "speed.jsonl", progress=True)
     _write("speed", report.to_dict())
@@ -53,7 +53,7 @@ def measure_speed(llm: LLM, journals: Path, limit: int, repeats: int) -> None:
 
 def measure_text(llm: LLM, journals: Path, limit: int | None) -> None:
     """All questions, in batches: accuracy and agreement with ordinary decoding, of each suite."""
-    items = load_items(SUITES, limit)
+    items = suite_items(SUITES, limit)
     settings = Settings(max_tokens=MAX_TOKENS, repeats=1, batch_size=16)
     path = journals / "text.jsonl"
     report = run(llm, cells(), items, settings, path=path, progress=True)
@@ -75,7 +75,7 @@ def _text(rows: Sequence[Row]) -> list[dict[str, Any]]:
 def measure_sweeps(llm: LLM, journals: Path, limit: int, repeats: int) -> None:
     """The recipes of `simsd sweep`."""
     fixed = {"block_length": llm.options.block_length}
-    items = load_items(SUITES, limit)
+    items = suite_items(SUITES, limit)
     settings = Settings(max_tokens=MAX_TOKENS, repeats=repeats)
     for name, recipe in RECIPES.items():
         print(f"sweep {name}", flush=True)

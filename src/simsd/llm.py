@@ -197,6 +197,12 @@ class LLM:
         return found
 
     @property
+    def fingerprints(self) -> dict[str, str | None]:
+        """Of the files of the target ("model") and of the draft model, as `models.loader.fingerprint` tells them."""
+        draft = None if self._draft is None else self._draft.fingerprint
+        return {"model": self._target.fingerprint, "draft_model": draft}
+
+    @property
     def embedded(self) -> bool:
         """True for the pair that comes with the package."""
         return self._target.name == "tiny"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from simsd.benchmark.workload import Item, load_items
+from simsd.benchmark.workload import Item, suite_items
 from simsd.llm import LLM
 
 
@@ -14,4 +14,4 @@ def pair() -> LLM:
 
 @pytest.fixture(scope="session")
 def two_questions() -> list[Item]:
-    return load_items(["trivia"], 2)
+    return suite_items(["trivia"], 2)

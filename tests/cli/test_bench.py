@@ -16,6 +16,7 @@ from simsd.cli.main import app
 from simsd.errors import ConfigError
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeLLM
+from tests.small_disk import room
 
 SMALL = ("bench", "--suite", "trivia", "--limit", "1", "--repeats", "1", "--max-tokens", "8", "--device", "cpu")
 
@@ -65,6 +66,36 @@ def test_the_tables_fit_into_a_hundred_columns(tmp_path: Path) -> None:
     assert files["html"].read_text("utf-8").count("<svg") == 3
 
 
+def test_where_there_is_little_room_names_are_folded_with_an_indent() -> None:
+    words = ("--methods", "exact-draft-order", "--windows", "2,4", "--schedules", "static")
+    result = CliRunner().invoke(app, [*SMALL, *words], env={"COLUMNS": "80"})
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "…" not in result.stdout
+    cost = [line.rstrip() for line in lines[next(at for at, line in enumerate(lines) if line.startswith("Cost")) :]]
+    first = cost.index("   exact-draft-")
+    assert cost[first + 1] == "       order" and cost[first + 2].startswith("       window=2 ")
+
+
+def test_the_help_names_the_extra() -> None:
+    text = CliRunner().invoke(app, ["bench", "--help"], env={"COLUMNS": "100"}).stdout
+    assert "pip install 'simsd[serve]'" in text
+
+
+def test_a_full_disk_under_the_run_says_what_is_kept_and_what_to_do(tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    assert bench("--methods", "exact", "--run", str(file)).exit_code == 0
+    first, second, _ = file.read_bytes().split(b"\n", 2)
+    with room(len(first) + len(second) + 99):
+        full = bench("--methods", "exact", "--run", str(file), "--restart")
+    assert full.exit_code == 1
+    assert f"samples kept in {file}: 1; make room" in full.stderr
+    assert full.stderr.count("\n") == 1
+    again = bench("--methods", "exact", "--run", str(file), "--json")
+    assert json.loads(again.stdout)["about"]["resumed"]
+
+
 def test_ctrl_c_says_what_is_kept_and_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "a run.jsonl"
     flags = ["--methods", "exact", "--run", str(file)]
@@ -93,7 +124,9 @@ def test_ctrl_c_says_what_is_kept_and_how_to_go_on(tmp_path: Path, monkeypatch: 
 
     other = bench("--methods", "simsd", "--run", str(file), "--json")
     assert other.exit_code == 2
-    assert "another run (cells differ)" in json.loads(other.stdout)["error"]["message"]
+    message = json.loads(other.stdout)["error"]["message"]
+    assert "another run: cells only there: exact" in message
+    assert "only here: simsd" in message and "--restart" in message
 
 
 def test_without_a_file_ctrl_c_says_that_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +145,7 @@ def test_without_a_file_ctrl_c_says_that_nothing_is_kept(monkeypatch: pytest.Mon
         (["--methods", "exact,exakt"], "--methods has 'exakt'"),
         (["--schedules", "fast"], "--schedules has 'fast'"),
         (["--drafters", "oracle"], "--drafters has 'oracle'"),
+        (["--drafters", "trajectory"], "choose from model, hybrid, self, lookup"),
         (["--windows", "4,0"], "--windows has '0'"),
         (["--windows", "4,,8"], "--windows has ''"),
         (["--block-lengths", "four"], "--block-lengths has 'four'"),
@@ -128,6 +162,8 @@ def test_without_a_file_ctrl_c_says_that_nothing_is_kept(monkeypatch: pytest.Mon
         (["--csv", "."], "--csv"),
         (["--run", "no/such/run.jsonl"], "--run"),
         (["--restart"], "--restart"),
+        (["--run", "notes.txt"], "notes.txt is not a journal"),
+        (["--run", "notes.txt", "--restart"], "notes.txt is not a journal"),
         (["--dtype", "float3"], "--dtype"),
     ],
 )
@@ -135,7 +171,9 @@ def test_mistakes_are_told_before_a_model_is_loaded(
     run: Run, llm: FakeLLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("mine\n", "utf-8")
     result = run("bench", *flags)
+    assert (tmp_path / "notes.txt").read_text("utf-8") == "mine\n"
     assert result.exit_code == 2, result.output
     assert words in result.stderr
     assert result.stderr.startswith("simsd: ") and result.stderr.count("\n") == 1
@@ -147,7 +185,6 @@ def test_mistakes_are_told_before_a_model_is_loaded(
     [
         (["--methods", "simsd", "--acceptance", "replay"], "cell 'simsd"),
         (["--temperatures", "-1"], "temperature is -1"),
-        (["--drafters", "trajectory"], "recorded"),
         (["--draft-steps", "9"], "draft_steps is 9"),
         (["--top-p", "2"], "top_p is 2"),
     ],

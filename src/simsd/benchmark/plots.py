@@ -114,8 +114,11 @@ def speed(rows: Sequence[Row]) -> Figure:
 
     def draw(axes: Axes, at: float, row: Row) -> None:
         ratio = row.ratio_to_static
+        if ratio is None:
+            return
+        reach = [[ratio.median - ratio.low], [ratio.high - ratio.median]]
         axes.barh(at, ratio.median, height=0.72, color=COLOURS.get(row.cell.method, GRID))
-        axes.errorbar(ratio.median, at, xerr=_reach(row), color=INK, capsize=2.5, linewidth=1)
+        axes.errorbar(ratio.median, at, xerr=reach, color=INK, capsize=2.5, linewidth=1)
         axes.annotate(
             f"{ratio.median:.2f}x", (ratio.high, at), (5, 0), textcoords="offset points", va="center", fontsize=SIZE - 1
         ).set_color(INK)
@@ -146,7 +149,7 @@ def time_per_token(rows: Sequence[Row]) -> Figure:
     def draw(axes: Axes, at: float, row: Row) -> None:
         left = 0.0
         for part, colour in PARTS.items():
-            width = row.ms_per_forward[part] / max(row.tokens_per_forward, 1e-9)
+            width = row.ms_per_forward[part] / row.tokens_per_forward if row.tokens_per_forward else 0.0
             axes.barh(at, width, left=left, height=0.72, color=colour, label=part)
             left += width
 
@@ -177,8 +180,3 @@ def _bars(rows: Sequence[Row], draw: Callable[[Axes, float, Row], None]) -> tupl
     axes.margins(x=0.12)
     axes.set_xlim(left=0)
     return figure, axes
-
-
-def _reach(row: Row) -> list[list[float]]:
-    ratio = row.ratio_to_static
-    return [[ratio.median - ratio.low], [ratio.high - ratio.median]]

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from simsd.benchmark.cell import Cell
     from simsd.benchmark.report import Report
 
+BENCHED = tuple(name for name in DRAFTERS if name != "trajectory")  # that needs decodings recorded before
 SHORT_SCHEDULES = ("static", "dynamic")
 # Flags of a model in this process; a running server has its own.
 LOCAL = (*measuring.MODEL, *measuring.FIXED, "top_k", "top_p", "seed", "ignore_eos")
@@ -50,7 +51,7 @@ def bench(
         _axis("--windows", "Draft windows in tokens, or auto for the method's own. Default: auto."),
     ] = None,
     drafters: Annotated[
-        list[str] | None, _axis("--drafters", f"Of {', '.join(DRAFTERS)}. Default: the method's own.")
+        list[str] | None, _axis("--drafters", f"Of {', '.join(BENCHED)}. Default: the method's own.")
     ] = None,
     block_lengths: Annotated[
         list[str] | None, _axis("--block-lengths", "Tokens in a block. Default: the checkpoint's.")
@@ -116,7 +117,7 @@ def _asked(
         "method": given("--methods", methods, (), measuring.one_of(METHODS)),
         "remasking_strategy": _strategies(schedules, ()),
         "num_speculative_tokens": [one for one in given("--windows", windows, (), _window) if one is not None],
-        "drafter": given("--drafters", drafters, (), measuring.one_of(DRAFTERS)),
+        "drafter": given("--drafters", drafters, (), measuring.one_of(BENCHED)),
     }
 
 
@@ -146,7 +147,7 @@ def _cells(
         temperatures=given("--temperatures", temperatures, (0.0,), measuring.number),
         vary={
             "num_speculative_tokens": given("--windows", windows, (None,), _window),
-            "drafter": given("--drafters", drafters, (None,), measuring.one_of(DRAFTERS)),
+            "drafter": given("--drafters", drafters, (None,), measuring.one_of(BENCHED)),
         },
         fixed=measuring.fixed(options),
     )
@@ -180,4 +181,4 @@ def show(report: Report, out: Console) -> None:
     sections = [(place, [(report.labels[row.cell.key], row) for row in rows]) for place, rows in report.places]
     for title, columns in tables(report).items():
         out.print()
-        out.print(measuring.table(title, "method", columns, sections))
+        out.print(measuring.table(title, "method", columns, sections, out.width))

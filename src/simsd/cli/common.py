@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from simsd.errors import PromptError, SimsdError
+from simsd.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from simsd.llm import LLM, Completion, SamplingParams
 
 Raw = Annotated[bool, typer.Option("--raw", help="Continue the prompt as it is, without the chat template.")]
+_ESCAPED = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
@@ -98,12 +101,21 @@ def for_terminal(text: str) -> str:
     """
     if not sys.stdout.isatty():
         return text
-    return "".join(char if char in "\t\n" or char.isprintable() else ascii(char)[1:-1] for char in text)
+    return printable(text, keep="\t\n")
+
+
+def note(text: str) -> None:
+    """A line on stderr, for people."""
+    typer.echo(printable(text), err=True)
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:
-    """JSON on stdout, as UTF-8 text even where the terminal's encoding is poorer."""
+    """JSON on stdout, as UTF-8 text even where the terminal's encoding is poorer.
+
+    What JSON lets stand but a terminal obeys, or UTF-8 has no form for, is escaped as JSON escapes it.
+    """
     text = json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False)
+    text = _ESCAPED.sub(lambda found: json.dumps(found[0])[1:-1], text)
     encoding = sys.stdout.encoding or "utf-8"
     if not encoding.lower().startswith("utf"):
         text = json.dumps(value, indent=indent)

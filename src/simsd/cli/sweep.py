@@ -79,7 +79,7 @@ def sweep(
     written = {} if output is None else _files(found, output)
     outputs.deliver(lambda: common.print_json(found.to_dict()) if as_json else show(found), written)
     if written:
-        typer.echo(f"wrote {', '.join(map(str, written))}", err=True)
+        common.note(f"wrote {', '.join(map(str, written))}")
 
 
 def _recipe(name: str | None) -> Recipe:
@@ -139,7 +139,7 @@ def show(found: Sweep) -> None:
     sections = [(one.curve.label, one.points(found.values)) for one in found.series]
     columns = [column for column in found.columns if column.title != "quartiles" or out.width >= WIDE]
     out.print()
-    out.print(measuring.table(found.title, found.recipe.name, columns, sections))
+    out.print(measuring.table(found.title, found.recipe.name, columns, sections, out.width))
 
 
 def _list(as_json: bool) -> None:

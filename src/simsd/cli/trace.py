@@ -51,7 +51,7 @@ def trace(
 
     outputs.deliver(show, {} if html is None else {html: lambda: page(found)})
     if html is not None:
-        typer.echo(f"wrote {html} ({len(found['rounds'])} rounds)", err=True)
+        common.note(f"wrote {html} ({len(found['rounds'])} rounds)")
 
 
 def _shown_options(llm: LLM) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.resources
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -36,12 +37,16 @@ M_co = TypeVar("M_co", bound=Model, covariant=True)
 
 @dataclass(frozen=True)
 class LoadedModel(Generic[M_co]):
-    """A model ready to run. `config` has block length and MASK id filled in."""
+    """A model ready to run. `config` has block length and MASK id filled in.
+
+    fingerprint: of the files it was read from, as they were then; None of a module that was loaded elsewhere.
+    """
 
     model: M_co
     config: ModelConfig
     tokenizer: Tokenizer
     name: str
+    fingerprint: str | None = None
 
     def doubtful(self, block_length: int) -> str | None:
         """Why text of this block length would be worse than it could be; None where nothing speaks against it."""
@@ -77,6 +82,7 @@ def load(
         ModelError: the checkpoint is not found, incomplete or not supported.
     """
     folder = resolve(model)
+    files_then = fingerprint(folder)
     config = read_config(model, folder, mask_token_id, block_length)
     target = pick_device(device)
     files = WeightFiles(folder)
@@ -84,7 +90,14 @@ def load(
     tokenizer = Tokenizer.from_folder(folder, config.mask_token_id)
     with torch.inference_mode():
         built = registry.family(config.model_type).build(config, files, chosen, target, int8)
-    return LoadedModel(built, config, tokenizer, str(model))
+    return LoadedModel(built, config, tokenizer, str(model), files_then)
+
+
+def fingerprint(folder: Path) -> str:
+    """Changes with the files of a checkpoint: with a name, a size or a time of last change. No weights are read."""
+    files = sorted({file for pattern in _PATTERNS for file in folder.glob(pattern) if file.is_file()})
+    states = [(file.name, state.st_size, state.st_mtime_ns) for file in files for state in (file.stat(),)]
+    return hashlib.sha256(repr(states).encode()).hexdigest()[:16]
 
 
 def read_config(
