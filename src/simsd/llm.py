@@ -57,6 +57,7 @@ class LLM:
         mask_token_id: int | None = None,
         max_num_seqs: int = 16,
         max_model_len: int | None = None,
+        prefix_caching: bool = True,
         trace: bool = False,
         tokenizer: Any = None,
         shifted_logits: bool = False,
@@ -73,12 +74,15 @@ class LLM:
         quantize: "none", "int8-draft", "int8"; whose linear layers get int8 weights, nobody's, the draft model's, both.
         block_length, mask_token_id: override the checkpoint's.
         max_num_seqs: most sequences decoded side by side. max_model_len: most tokens of prompt and answer.
+        prefix_caching: a prompt takes over what the cache still holds of its beginning (a common head, the turns of a
+            conversation so far) instead of computing it again.
         trace: keep what happened in every round.
         tokenizer, shifted_logits: of a loaded module; `models.huggingface.wrap` says what they are.
 
         Raises: ModelError, PairError, ConfigError.
         """
         check_engine(options, max_num_seqs, max_model_len, trace)
+        truth("prefix_caching", prefix_caching)
         # what does not depend on the checkpoint is checked before minutes are spent on loading it; how long its
         # blocks are, it will say itself
         draft: DecodingOptions = DecodingOptions(method=method or "exact", **options)
@@ -104,6 +108,7 @@ class LLM:
         )
         self._max_model_len = max_model_len
         self.max_num_seqs = max_num_seqs
+        self._prefix_caching = prefix_caching
         self._trace = trace
         self._costs = Costs()
         method = method or ("exact" if self._draft is not None else "none")
@@ -118,6 +123,8 @@ class LLM:
         other._target, other._draft, other._costs = self._target, self._draft, self._costs
         other._quantize = self._quantize
         other._trace = changes.pop("trace", self._trace)
+        other._prefix_caching = changes.pop("prefix_caching", self._prefix_caching)
+        truth("prefix_caching", other._prefix_caching)
         other.max_num_seqs = changes.pop("max_num_seqs", self.max_num_seqs)
         other._max_model_len = changes.pop("max_model_len", self._max_model_len)
         check_engine(changes, other.max_num_seqs, other._max_model_len, other._trace)
@@ -161,7 +168,8 @@ class LLM:
         mask_id = self._target.config.mask_token_id
         assert mask_id is not None
         most = loaded.config.max_position_embeddings
-        return Runner(loaded.model, mask_id, self.options.block_length, most, self.max_model_len)
+        size, longest = self.options.block_length, self.max_model_len
+        return Runner(loaded.model, mask_id, size, most, longest, prefix_caching=self._prefix_caching)
 
     # ------------------------------------------------------------------ what is known
     @property
