@@ -55,18 +55,20 @@ def test_counts_are_those_of_the_answers_and_hold_nothing_of_the_warm_up(batch: 
     texts = own.chat([messages(answer.question) for answer in answers], SHORT)
     assert [answer.completion.text for answer in answers] == [text.text for text in texts]
     assert result.cost.batch_forwards == own.totals.target_forwards
-    for name in ("tokens", "prompt_tokens", "rounds", "draft_forwards", "drafted_tokens", "query_tokens"):
+    for name in ("tokens", "prompt_tokens", "prefill_tokens", "rounds", "drafted_tokens", "query_tokens"):
         assert getattr(result.cost.stats, name) == sum(getattr(text.stats, name) for text in texts), name
 
 
-def test_the_clock_begins_after_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    order: list[str] = []
-    asked, totals = asking.warm_up, LLM.totals.fget
-    assert totals is not None
-    monkeypatch.setattr(asking, "warm_up", lambda *rest: (asked(*rest), order.append("warm"))[0])
-    monkeypatch.setattr(LLM, "totals", property(lambda llm: (order.append("totals"), totals(llm))[1]))
-    measure(llm(), "trivia", load_suite("trivia", limit=1), SHORT)
-    assert order[-3:] == ["warm", "totals", "totals"]
+def test_the_warm_up_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither counts nor prompts in the cache, of which the measured ones would make use."""
+    cold = llm().with_options()
+    monkeypatch.setattr(LLM, "with_options", lambda own, **_: own)
+    monkeypatch.setattr(asking, "warm_up", lambda *_: None)
+    without = measure(cold, "math", load_suite("math", limit=2), SHORT)[0].cost
+    monkeypatch.undo()
+    with_it = measure(llm(), "math", load_suite("math", limit=2), SHORT)[0].cost
+    assert with_it.stats.prefill_tokens == without.stats.prefill_tokens > 0
+    assert with_it.batch_forwards == without.batch_forwards
 
 
 def test_each_run_counts_for_itself() -> None:

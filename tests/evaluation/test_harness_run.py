@@ -96,7 +96,9 @@ def test_the_prompts_of_a_task_are_those_that_the_harness_sends(tmp_path: Path) 
     files = {"gsm8k": str(gsm8k_shaped(tmp_path))}
     sent = [prompt(sample) for sample in run(["simsd_gsm8k"], files, limit=2).samples]
     assert task_prompts("simsd_gsm8k", 2, data=files) == list(dict.fromkeys(sent))
-    assert len(task_prompts("simsd_gsm8k", None, data=files)) == 4
+    assert len(task_prompts("simsd_gsm8k", None, data=files | {"mbpp": str(tmp_path / "gsm8k.jsonl")})) == 4
+    with pytest.raises(ConfigError, match="--data names 'other'"):
+        task_prompts("simsd_gsm8k", None, data=files | {"other": str(tmp_path / "gsm8k.jsonl")})
     with pytest.raises(ConfigError, match="no task 'nothing'"):
         task_prompts("nothing")
 

@@ -115,10 +115,8 @@ def measure(
     prompts = [one.question if plain else messages(one) for one in questions]
     each = [SamplingParams() if params is None else params] * len(prompts)
     found = _Found(suite, questions, keep)
-    before = own.totals
     try:
-        asking.warm_up(own, prompts, each)
-        before = own.totals
+        asking.warm_up(llm, prompts, each)
         with (
             track("answers", len(questions), progress) as advance,
             closing(asking.answers(own, prompts, each)) as coming,
@@ -127,10 +125,10 @@ def measure(
                 found.add(place, completion)
                 advance(1)
     except KeyboardInterrupt as stop:
-        raise Interrupted(found.result(own.totals.since(before))) from stop
+        raise Interrupted(found.result(own.totals)) from stop
     finally:
         found.keep_rest()
-    return found.result(own.totals.since(before)), found.answers
+    return found.result(own.totals), found.answers
 
 
 @dataclass

@@ -15,16 +15,17 @@ WARM_BLOCKS = 4  # of an unmeasured answer
 
 
 def warm_up(llm: LLM, prompts: Sequence[Any], params: Sequence[SamplingParams]) -> None:
-    """Begins the longest prompts, as many as go side by side: then caches have grown and kernels are chosen.
+    """Begins the longest prompts, as many as go side by side: kernels are chosen then, and forwards measured.
 
-    Whoever measures does this first. prompts, params: as in `answers`.
+    In caches of its own: what is measured later must not find its prompts there. prompts, params: as in `answers`.
     """
+    own = llm.with_options()
     most = WARM_BLOCKS * llm.options.block_length
     longest = sorted(range(len(prompts)), key=lambda at: _size(prompts[at]), reverse=True)[: llm.max_num_seqs]
     short = [replace(params[at], max_tokens=min(params[at].max_tokens, most)) for at in longest]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the same requests come again
-        for _ in answers(llm, [prompts[at] for at in longest], short):
+        for _ in answers(own, [prompts[at] for at in longest], short):
             pass
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from lm_eval.tasks import TaskManager
 from simsd.errors import ConfigError, SimsdError
 from simsd.evaluation.cost import Cost
 from simsd.evaluation.harness import SimsdLM
-from simsd.evaluation.task_data import check_data, why_not
+from simsd.evaluation.task_data import OWN, check_data, why_not
 from simsd.llm import LLM, Completion
 
 OWN_TASKS = Path(__file__).with_name("tasks")
@@ -110,12 +110,17 @@ class _Tasks(TaskManager):
 
 
 def find_tasks(
-    tasks: Sequence[str], include: Path | None = None, data: Mapping[str, str] | None = None, *, unsafe: bool = False
+    tasks: Sequence[str],
+    include: Path | None = None,
+    data: Mapping[str, str] | None = None,
+    *,
+    unsafe: bool = False,
+    known_data: Iterable[str] = (),
 ) -> tuple[list[str], TaskManager]:
     """The tasks that these names and patterns stand for, with the harness's manager that loads them.
 
     include: a folder of further task files. data: files for tasks that ask for them by name.
-    unsafe: tasks may run the model's code in this process.
+    unsafe: tasks may run the model's code in this process. known_data: names in `data` that may be of other tasks.
 
     Raises: ConfigError naming a task that does not exist or cannot be loaded, or data that no task asks for.
     """
@@ -129,7 +134,7 @@ def find_tasks(
     if missing:
         raise ConfigError(f"there is no task {missing[0]!r}; 'lm_eval ls tasks' lists those of lm-evaluation-harness")
     found = list(manager.match_tasks(list(tasks)))
-    check_data(data or {}, [manager.task_index[name].yaml_path for name in found])
+    check_data(data or {}, [manager.task_index[name].yaml_path for name in found], known_data)
     manager.prepare(found)
     return found, manager
 
@@ -227,7 +232,7 @@ def task_prompts(
 
     Raises: ConfigError where there is no such task, or it cannot be loaded.
     """
-    names, manager = find_tasks([name], include, data)
+    names, manager = find_tasks([name], include, data, known_data=OWN.values())
     prompts: dict[str, None] = {}
     for task in manager.load(names)["tasks"].values():
         task.build_all_requests(limit=limit)

@@ -16,9 +16,12 @@ MIRRORED = {"gsm8k": "simsd_gsm8k", "mbpp": "simsd_mbpp", "mbpp_instruct": "sims
 UNREACHED = ("ConnectionError", "OfflineModeIsEnabled", "LocalEntryNotFoundError", "ConnectTimeout", "ConnectError")
 
 
-def check_data(data: Mapping[str, str], task_files: Iterable[Path | None]) -> None:
-    """Raises ConfigError where no task asks for data of such a name, or where the file is not there."""
-    taken = [_names(file) for file in task_files] if data else []
+def check_data(data: Mapping[str, str], task_files: Iterable[Path | None], known: Iterable[str] = ()) -> None:
+    """Raises ConfigError where no task asks for data of such a name, or where the file is not there.
+
+    known: further names, for tasks that are not among these.
+    """
+    taken = [*(_names(file) for file in task_files), set(known)] if data else []
     for name, file in data.items():
         if not any(names is None or name in names for names in taken):
             own = ", ".join(f"{asked} ({task})" for task, asked in OWN.items())
