@@ -285,9 +285,7 @@ class LLM:
         return self._generation(ids, self._params(params, 1, False)[0], None)
 
     def prepare(self) -> None:
-        """Measures what an automatic window needs, up to two seconds, unless it is known.
-
-        Else the first request waits for it, though no figure counts it."""
+        """Measures what an automatic window needs, unless it is known; else the first request waits for it, seconds."""
         self._costs.table(self._scheduler.target)
 
     def step(self) -> None:

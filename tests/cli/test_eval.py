@@ -222,7 +222,7 @@ def test_an_interruption_keeps_and_shows_what_is_finished(
         assert sum(one["questions"] for one in found["suites"]) == count
     else:
         assert f"Suites, interrupted after {count} of 4 questions" in result.stdout
-        assert f"{count % 2} of {count % 2}, 2 asked" in result.stdout
+        assert f"{count % 2} of {count % 2} " in result.stdout and "2 asked" in result.stdout
         assert result.stdout.count("100.0%") == 2 * rows  # the value and its upper bound
 
 

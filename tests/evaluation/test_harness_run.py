@@ -76,7 +76,9 @@ def run(names: list[str], files: dict[str, str], include: Path | None = None, **
 
 
 def metric(result: TaskRun, name: str) -> float:
-    return result.results[0].metrics[f"{name},none"]
+    found = result.results[0].metrics[f"{name},none"]
+    assert found is not None
+    return found
 
 
 def prompt(sample: dict[str, Any]) -> str:

@@ -93,7 +93,7 @@ def evaluate(
             for name in chosen:
                 _suite(llm, name, questions[name], params, raw, found, out)
             if task_list is not None:
-                _tasks(llm, *task_list, found, out, gen_kwargs=generation, **more)
+                _tasks(llm, task_list, found, out, gen_kwargs=generation, **more)
         except KeyboardInterrupt:
             found.interrupted = True
     _end(found, output, out.failures, as_json)
@@ -146,11 +146,11 @@ def _suite(
     found.suites.append(result)
 
 
-def _tasks(llm: LLM, names: list[str], manager: Any, found: Found, out: outputs.Stream, **more: Any) -> None:
+def _tasks(llm: LLM, tasks: tuple[list[str], Any], found: Found, out: outputs.Stream, **more: Any) -> None:
     from simsd.evaluation.harness_run import Interrupted, run_tasks
 
     try:
-        found.run = run_tasks(llm, names, manager, **more)
+        found.run = run_tasks(llm, *tasks, **more)
     except Interrupted as stop:
         found.run = stop.run
         raise
@@ -202,7 +202,9 @@ def _generation(options: Decoding) -> dict[str, Any]:
     return given
 
 
-def _find(names: Sequence[str], include: Path | None, files: Mapping[str, str], unsafe: bool) -> Any:
+def _find(
+    names: Sequence[str], include: Path | None, files: Mapping[str, str], unsafe: bool
+) -> tuple[list[str], Any] | None:
     """The harness's tasks of these names; None where none are asked for."""
     if not names:
         return None

@@ -110,7 +110,7 @@ def _suite_table(results: Sequence[Accuracy], title: str) -> Table:
         low, high = result.interval
         table.add_row(
             Text(printable(result.suite)),
-            f"{result.right} of {result.questions}" + (f", {result.asked} asked" if result.partial else ""),
+            f"{result.right} of {result.questions}" + (f"\n{result.asked} asked" if result.partial else ""),
             f"{result.accuracy:.1%} ({low:.1%} - {high:.1%})" if result.questions else "-",
             f"{result.cost.stats.tokens_per_forward:.2f}" if result.questions else "-",
             result.cost.acceptance,

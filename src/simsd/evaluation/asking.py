@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +35,9 @@ def _size(prompt: Any) -> int:
     return sum(map(len, texts)) if texts else len(prompt)
 
 
-def answers(llm: LLM, prompts: Sequence[Any], params: Sequence[SamplingParams]) -> Iterator[tuple[int, Completion]]:
+def answers(
+    llm: LLM, prompts: Sequence[Any], params: Sequence[SamplingParams]
+) -> Generator[tuple[int, Completion], None, None]:
     """Each prompt's place and completion, in the order in which they end; all share the batch.
 
     prompts: text, ids or conversations, as `LLM.open` takes them; params: one a prompt. A prompt that fails does so

@@ -62,7 +62,7 @@ def guard(folder: str) -> None:
                 continue
             if type(given) is not str and type(given) is not bytes:  # another class could run code in here
                 raise PermissionError("a path of this type is not allowed here")
-            path = given.decode("utf-8", "surrogateescape") if type(given) is bytes else given
+            path = given if isinstance(given, str) else given.decode("utf-8", "surrogateescape")
             left = (path if path.startswith("/") else f"{folder}/{path}").split("/")[::-1]
             real, links = "", 0
             while left:

@@ -52,7 +52,7 @@ def why_not(task: str, error: Exception, data: Mapping[str, str]) -> str:
     reason = f"task {task} cannot be loaded"
     said = " ".join((str(error) or type(error).__name__).split())[:300]
     name = OWN.get(task)
-    if name in data:
+    if name is not None and name in data:
         return f"{reason}: --data {name}={data[name]} is no JSON Lines file of such questions ({_kind(error)}: {said})"
     if _unreached(error):
         advice = "connect, or load it once where there is a network and bring the cache along (HF_HOME)"

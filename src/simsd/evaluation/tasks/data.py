@@ -39,7 +39,7 @@ def mbpp(mbpp: str | None = None, **_: Any) -> Any:
 
 def _file(name: str, path: str, *columns: str) -> Any:
     """Its lines, each with the texts (or the list of texts) that a question has. Raises ConfigError."""
-    rows = datasets.load_dataset("json", data_files=path, split="train")
+    rows: Any = datasets.load_dataset("json", data_files=path, split="train")
     for number, row in enumerate(rows, start=1):
         for column in columns:
             if not isinstance(row.get(column), list if column == "test_list" else str):
