@@ -27,7 +27,7 @@ ALLOWED = {
     "generation": {"engine", "errors", "llm"},
     "__init__": {"errors", "generation", "llm"},
     "tracing": {"engine", "errors", "llm"},
-    "evaluation": {"errors", "llm", "progress"},
+    "evaluation": {"engine", "errors", "llm", "progress"},
     "serving": {"", "engine", "errors", "llm", "models"},
     "benchmark": {"", "engine", "errors", "evaluation", "llm", "models", "progress", "text"},
     "cli": {

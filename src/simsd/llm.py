@@ -17,7 +17,7 @@ from simsd.engine.completion import Completion, Message, Piece, Prompt
 from simsd.engine.costs import Costs
 from simsd.engine.drafting import make_drafter
 from simsd.engine.generation import Generation
-from simsd.engine.options import DecodingOptions, SamplingParams, check_engine, choose, truth, whole
+from simsd.engine.options import DecodingOptions, SamplingParams, check_engine, choose, params_of_each, truth, whole
 from simsd.engine.request import Sequence, Stats
 from simsd.engine.runner import Runner
 from simsd.engine.scheduler import Scheduler
@@ -273,6 +273,10 @@ class LLM:
             ids = prompt  # type: ignore[assignment]
         return self._generation(ids, self._params(params, 1, False)[0], None)
 
+    def prepare(self) -> None:
+        """Measures what an automatic window needs, unless it is known; else the first request waits for it, seconds."""
+        self._costs.table(self._scheduler.target)
+
     def step(self) -> None:
         """One round for all requests that are started and not ended, in whatever thread it is called."""
         self._scheduler.step()
@@ -335,14 +339,8 @@ class LLM:
 
     def _params(self, params: Params, count: int, recorded: bool) -> list[SamplingParams]:
         """One for each of `count` prompts, checked. recorded: trajectories were given."""
-        shared = not isinstance(params, list | tuple)
-        many: list[Any] = [params] * max(count, 1) if shared else list(params)  # type: ignore[arg-type]
-        if not shared and len(many) != count:
-            raise ConfigError(f"{len(many)} params for {count} prompts; give one for all, or one a prompt")
-        each = [SamplingParams() if one is None else one for one in many]
+        each = params_of_each(params, count)
         for one in {id(one): one for one in each}.values():
-            if not isinstance(one, SamplingParams):
-                raise ConfigError(f"params is {type(one).__name__}; give SamplingParams, one for all or one a prompt")
             one.resolve(self.options, 0)
         wanted = self.options.method != "none" and self.options.drafter == "trajectory"
         if wanted and not recorded:

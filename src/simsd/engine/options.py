@@ -222,3 +222,19 @@ def check_schedule(options: DecodingOptions) -> None:
             quotas(options.block_length, options.denoising_steps)
         except ValueError as error:
             raise ConfigError(str(error)) from None
+
+
+def params_of_each(params: Any, count: int) -> list[SamplingParams]:
+    """One for each of `count` prompts, and at least one; `params` is one for all, a list with one a prompt, or None.
+
+    Raises: ConfigError.
+    """
+    shared = not isinstance(params, list | tuple)
+    many: list[Any] = [params] * max(count, 1) if shared else list(params)
+    if not shared and len(many) != count:
+        raise ConfigError(f"{len(many)} params for {count} prompts; give one for all, or one a prompt")
+    each = [SamplingParams() if one is None else one for one in many]
+    for one in each:
+        if not isinstance(one, SamplingParams):
+            raise ConfigError(f"params is {type(one).__name__}; give SamplingParams, one for all or one a prompt")
+    return each
