@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from simsd.errors import ConfigError
-from simsd.models.loader import LoadedModel, check_pair, load
+from simsd.models.loader import Load, LoadedModel, check_pair
+from simsd.models.loader import load as load_whole
 from simsd.models.memory import Placed, check_fits, place
 from simsd.models.protocol import Model
 
@@ -31,13 +32,14 @@ def open_pair(
     mask_token_id: int | None = None,
     tokenizer: Any = None,
     shifted_logits: bool = False,
+    load: Load = load_whole,
 ) -> tuple[LoadedModel[Model], LoadedModel[Model] | None]:
     """The target and, if one is named, its draft model; None is the embedded target, with its draft model.
 
     dtype, device and quantize (one of QUANTIZE) are for checkpoints, tokenizer and shifted_logits for modules.
     draft_device: where the draft model is loaded, if not on `device`. It takes MASK id, block length and, if it came
     without one, tokenizer from the target. Checkpoints that cannot be held together with one sequence of max_model_len
-    tokens are refused before anything is loaded.
+    tokens are refused before anything is loaded. load: how checkpoints are loaded.
 
     Raises: ModelError, PairError, ConfigError.
     """
