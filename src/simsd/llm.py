@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from simsd.distributed.pair import open_parallel_pair
+from simsd.distributed.workers import Workers
 from simsd.drafters.trajectory import Trajectory, check_trajectory
 from simsd.engine.auto import Auto
 from simsd.engine.completion import Completion, Message, Piece, Prompt
@@ -53,6 +55,7 @@ class LLM:
         device: str = "auto",
         draft_device: str | None = None,
         quantize: str = "none",
+        tensor_parallel_size: int = 1,
         block_length: int | None = None,
         mask_token_id: int | None = None,
         max_num_seqs: int = 16,
@@ -71,13 +74,15 @@ class LLM:
         dtype: "auto", "float32", "bfloat16", "float64"; device: "auto", "cpu", "cuda", "cuda:1".
         draft_device: the draft model's, if other than the target's.
         quantize: "none", "int8-draft", "int8"; whose linear layers get int8 weights, nobody's, the draft model's, both.
+        tensor_parallel_size: ranks that both models are split among (docs/how-to/tensor-parallel.md).
         block_length, mask_token_id: override the checkpoint's.
         max_num_seqs: most sequences decoded side by side. max_model_len: most tokens of prompt and answer.
         trace: keep what happened in every round.
         tokenizer, shifted_logits: of a loaded module; `models.huggingface.wrap` says what they are.
 
-        Raises: ModelError, PairError, ConfigError.
+        Raises: ModelError, PairError, ConfigError, WorkerError.
         """
+        whole("tensor_parallel_size", tensor_parallel_size, 1)
         check_engine(options, max_num_seqs, max_model_len, trace)
         # what does not depend on the checkpoint is checked before minutes are spent on loading it; how long its
         # blocks are, it will say itself
@@ -89,19 +94,23 @@ class LLM:
                 whole(name, value, 0 if name == "mask_token_id" else 1)
         truth("shifted_logits", shifted_logits)
         self._quantize = choose("quantize", quantize, QUANTIZE)
-        self._target, self._draft = open_pair(
-            model,
-            draft_model,
-            dtype=dtype,
-            device=device,
-            draft_device=draft_device,
-            quantize=quantize,
-            max_model_len=max_model_len,
-            block_length=block_length,
-            mask_token_id=mask_token_id,
-            tokenizer=tokenizer,
-            shifted_logits=shifted_logits,
-        )
+        sources: dict[str, Any] = {
+            "dtype": dtype,
+            "device": device,
+            "draft_device": draft_device,
+            "quantize": quantize,
+            "max_model_len": max_model_len,
+            "block_length": block_length,
+            "mask_token_id": mask_token_id,
+            "tokenizer": tokenizer,
+            "shifted_logits": shifted_logits,
+        }
+        self._workers: Workers | None = None
+        if tensor_parallel_size == 1:
+            self._target, self._draft = open_pair(model, draft_model, **sources)
+        else:
+            pair, self._workers = open_parallel_pair(tensor_parallel_size, model, draft_model, **sources)
+            self._target, self._draft = pair
         self._max_model_len = max_model_len
         self.max_num_seqs = max_num_seqs
         self._trace = trace
@@ -117,6 +126,7 @@ class LLM:
         other = object.__new__(LLM)
         other._target, other._draft, other._costs = self._target, self._draft, self._costs
         other._quantize = self._quantize
+        other._workers = self._workers
         other._trace = changes.pop("trace", self._trace)
         other.max_num_seqs = changes.pop("max_num_seqs", self.max_num_seqs)
         other._max_model_len = changes.pop("max_model_len", self._max_model_len)
@@ -126,6 +136,14 @@ class LLM:
             base = replace(base, layout=None, acceptance=None, states=None)
         other._set_up(replace(base, **changes))
         return other
+
+    def close(self) -> None:
+        """Ends the processes of tensor parallelism, if there are any, also for every `with_options` of this LLM.
+
+        Without it they end when the last of these LLMs is no longer used, and with the program.
+        """
+        if self._workers is not None:
+            self._workers.close()
 
     def _set_up(self, given: DecodingOptions) -> None:
         self._given = given
@@ -183,6 +201,11 @@ class LLM:
         with self._scheduler.lock:
             totals = self._scheduler.totals
             return replace(totals, acceptance_histogram=[*totals.acceptance_histogram])
+
+    @property
+    def tensor_parallel_size(self) -> int:
+        """Ranks that the models are split among."""
+        return 1 if self._workers is None else self._workers.size
 
     @property
     def loaded(self) -> dict[str, str | None]:

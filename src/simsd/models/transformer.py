@@ -16,7 +16,6 @@ from torch import Tensor
 from simsd.models.attention import attend, fold_bias
 from simsd.models.cache import KVCache
 from simsd.models.config import ModelConfig
-from simsd.models.linear import Linear
 from simsd.models.norm import RMSNorm
 from simsd.models.vocabulary import Embedding
 

@@ -1,0 +1,150 @@
+"""The ranks as rank 0 sees them: it calls, and all of them do the same."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from simsd.distributed.call import Call
+from simsd.distributed.group import Group, RanksLostError, check_devices, rank_device
+from simsd.distributed.process import Process
+from simsd.distributed.rank import Rank
+from simsd.distributed.watch import Watch
+from simsd.distributed.worker import Start
+from simsd.errors import WorkerError
+
+_NOTICE = 5.0  # seconds in which a lost connection is traced back to a process that ended
+
+
+class Workers:
+    """Rank 0 and the processes of the others.
+
+    All that rank 0 does with them is done in one thread: calls from several threads come one after another, and one
+    that Ctrl-C interrupts is finished all the same, so that the ranks stay in step.
+    """
+
+    def __init__(self, size: int, device: torch.device) -> None:
+        """Starts the processes, and waits until all are connected. CPU threads are divided among the ranks.
+
+        Raises: ConfigError where so many ranks cannot run here; WorkerError.
+        """
+        check_devices(size, device)
+        self.size = size
+        self.device = rank_device(0, device)
+        self.numbers = count()  # of models and caches
+        self._dropped: deque[int] = deque()
+        self._processes = [Process(rank) for rank in range(1, size)]
+        self._watch = Watch(self._processes)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="simsd-rank-0")
+        self._end = weakref.finalize(self, _end, os.getpid(), self._watch, self._processes)
+        try:
+            self._connect(size, device)
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self, size: int, device: torch.device) -> None:
+        threads = torch.get_num_threads()
+        share = max(1, threads // size)
+        with tempfile.TemporaryDirectory(prefix="simsd-ranks-") as folder:
+            store = Path(folder) / "store"
+            for process in self._processes:
+                self._tell(process, Start(process.rank, size, rank_device(process.rank, device), store, share))
+            self._watch.await_done()
+            try:
+                self._rank = self._thread.submit(_join, size, self.device, store, share).result()
+            except RanksLostError as error:
+                raise self._lost(error) from error
+        torch.set_num_threads(threads)  # the share is that of rank 0's thread alone
+        self._watch.on_failure = self._rank.group.abort
+
+    def load(self, checkpoint: Any) -> int:
+        """Loads a checkpoint, every rank its part; returns the model's number. Raises: ModelError, WorkerError."""
+        model = next(self.numbers)
+        self.call("load", model, checkpoint)
+        self._watch.await_done()
+        return model
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        """Runs `Rank.name(*arguments)` on all ranks, and returns rank 0's result.
+
+        Raises: WorkerError where a rank is lost, now or earlier; what rank 0's own part raises. Both end the workers.
+        """
+        if not self._end.alive:
+            raise WorkerError("this LLM is closed; make a new one")
+        return self._thread.submit(self._call, name, arguments).result()
+
+    def drop_cache(self, cache: int) -> None:
+        """Lets go of a cache with the next call; safe at any moment, such as while garbage is collected."""
+        self._dropped.append(cache)
+
+    @property
+    def rank(self) -> Rank:
+        """Rank 0's own part."""
+        return self._rank
+
+    def close(self) -> None:
+        """Ends the workers, after the call that is under way."""
+        self._thread.shutdown()
+        self._end()
+
+    # ------------------------------------------------------------------ rank 0's thread
+    def _call(self, name: str, arguments: Sequence[Any]) -> Any:
+        self._watch.check()
+        while self._dropped:
+            self._on_all_ranks("drop_cache", [self._dropped.popleft()])
+        return self._on_all_ranks(name, arguments)
+
+    @torch.inference_mode()
+    def _on_all_ranks(self, name: str, arguments: Sequence[Any]) -> Any:
+        call = Call.of(name, arguments)
+        for process in self._processes:
+            self._tell(process, call)
+        try:
+            result = self._rank.run(call, tuple(arguments))
+        except RanksLostError as error:
+            raise self._lost(error) from error
+        except BaseException as error:  # the others are in the middle of a call that rank 0 has left
+            self._watch.fail(WorkerError(f"rank 0 failed earlier with {type(error).__name__}; make a new LLM"))
+            _end(os.getpid(), self._watch, self._processes, kill=True)
+            raise
+        self._watch.check()  # a GPU's collective that was ended for a lost rank returns like any other
+        return result
+
+    def _tell(self, process: Process, message: Any) -> None:
+        try:
+            process.send(message)
+        except OSError as error:
+            raise self._lost(error) from error
+
+    def _lost(self, error: Exception) -> WorkerError:
+        """Why a collective or a pipe failed; the workers are ended."""
+        self._watch.await_failure(_NOTICE)
+        self._watch.fail(WorkerError(f"the tensor-parallel ranks lost one another ({error}); start again"))
+        _end(os.getpid(), self._watch, self._processes, kill=True)
+        assert self._watch.failure is not None
+        return self._watch.failure
+
+
+def _join(size: int, device: torch.device, store: Path, threads: int) -> Rank:
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    torch.set_num_threads(threads)
+    return Rank(Group(0, size, device, store))
+
+
+def _end(owner: int, watch: Watch, processes: Sequence[Process], *, kill: bool = False) -> None:
+    """Ends the processes; a copy of rank 0 that `fork` made leaves them alone."""
+    if os.getpid() == owner:
+        watch.close()
+        for process in processes:
+            process.end(kill=kill)
