@@ -208,6 +208,11 @@ class LLM:
         return 1 if self._workers is None else self._workers.size
 
     @property
+    def alive(self) -> bool:
+        """Whether it can decode: False once a rank of tensor parallelism is lost, or after `close`."""
+        return self._workers is None or self._workers.alive
+
+    @property
     def loaded(self) -> dict[str, str | None]:
         """Names of the target ("model") and of the draft model (None without one), the target's dtype, `quantize`, and
         "draft_device" where it is not the target's."""

@@ -63,6 +63,10 @@ class Decoding:
         str | None,
         _flag("--quantize", "int8 weights: of no model (default), the draft model, both models.", _MODEL, QUANTIZE),
     ] = None
+    tensor_parallel_size: Annotated[
+        int | None,
+        _flag("--tensor-parallel-size", "Split both models among this many GPUs or processes. Default: 1.", _MODEL),
+    ] = None
     threads: Annotated[int | None, _flag("--threads", "CPU threads. Default: all cores.", _MODEL)] = None
     method: Annotated[
         str | None,

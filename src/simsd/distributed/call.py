@@ -1,4 +1,4 @@
-"""A call as it travels from rank 0 to the others: its name and plain arguments by pipe, its tensors through the group."""
+"""A call as it travels from rank 0 to the others: name and plain arguments by pipe, tensors through the group."""
 
 from __future__ import annotations
 

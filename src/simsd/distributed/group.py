@@ -29,7 +29,7 @@ class Group:
     """All ranks, of which this process is one. The same calls must be made by all of them, in the same order."""
 
     def __init__(self, rank: int, size: int, device: torch.device, store: Path) -> None:
-        """Connects, which waits for all the others. store: a file that all of them can reach, and that nobody has used.
+        """Connects, which waits for all the others. store: a new file that all of them can reach as long as they run.
 
         Raises: RanksLostError.
         """
@@ -42,6 +42,8 @@ class Group:
         self._share.rootRank = self._gather.rootRank = 0
         make = _nccl if device.type == "cuda" else _gloo
         self._backend = _joined(lambda: make(dist.FileStore(str(store), size), rank, size))
+        self.sum(torch.zeros(1, device=device))  # NCCL connects now
+        self.settle()
 
     def sum(self, x: Tensor) -> Tensor:
         """The sum of all ranks' x, written over x where that is contiguous."""
@@ -91,7 +93,7 @@ def _gloo(store: dist.Store, rank: int, size: int) -> Any:
 
 def _nccl(store: dist.Store, rank: int, size: int) -> Any:
     options = dist.ProcessGroupNCCL.Options()
-    options._timeout = PATIENCE  # it connects at the first collective
+    options._timeout = PATIENCE
     return dist.ProcessGroupNCCL(store, rank, size, options)
 
 

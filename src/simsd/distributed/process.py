@@ -11,7 +11,8 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from simsd.distributed.worker import LOST
+from simsd.distributed.worker import LOST, Stop
+from simsd.errors import WorkerError
 
 _GRACE = 5.0  # seconds in which a process should have ended by itself
 
@@ -24,18 +25,22 @@ class Process:
     """
 
     def __init__(self, rank: int) -> None:
+        """Raises: WorkerError."""
         self.rank = rank
         ours, theirs = socket.socketpair()
-        with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-c", "from simsd.distributed.worker import main; main()", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,  # that is rank 0's, and may be JSON
-                env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"},
-                start_new_session=True,
-            )
         self.pipe = Connection(ours.detach())
+        with theirs:
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", "from simsd.distributed.worker import main; main()", str(theirs.fileno())],
+                    pass_fds=[theirs.fileno()],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.DEVNULL,  # that is rank 0's, and may be JSON
+                    env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"},
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise WorkerError(f"rank {rank} cannot be started ({error.strerror}); free some memory") from error
 
     @property
     def pid(self) -> int:
@@ -45,12 +50,15 @@ class Process:
         """Raises: OSError where the process is gone."""
         self.pipe.send(message)
 
-    def end(self, *, kill: bool = False) -> None:
-        """Ends the process and waits for that; without `kill` it may finish what it does."""
+    def stop(self, *, kill: bool = False) -> None:
+        """Asks the process to end; without `kill` it may finish what it does."""
         if kill:
             self._process.kill()
         with suppress(OSError):
-            self.pipe.close()
+            self.pipe.send(Stop())
+
+    def join(self) -> None:
+        """Waits until the process has ended; one that does not is killed."""
         try:
             self._process.wait(_GRACE)
         except subprocess.TimeoutExpired:

@@ -62,7 +62,7 @@ class Rank:
     ) -> Tensor:
         """As `Transformer.forward`, on `count` sequences of a cache from `start` on.
 
-        seen: `[N, 1, R, length]`, true where a row may see a slot; the additive mask would be up to eight times as much.
+        seen: `[N, 1, R, length]`, true where a row may see a slot; the additive mask is up to eight times as large.
         """
         own = self.models[model]
         bias = None

@@ -54,9 +54,14 @@ class Watch:
         """Gives a failure that is about to be noticed the time for it."""
         self._failed.wait(seconds)
 
-    def close(self) -> None:
+    def expect_end(self) -> None:
         """From now on workers may end."""
         self._closing = True
+
+    def join(self) -> None:
+        """Waits for the thread, which ends with the first worker."""
+        if threading.current_thread() is not self._thread:  # garbage is collected in any thread
+            self._thread.join(_GRACE)
 
     # ------------------------------------------------------------------ the thread
     def _listen(self) -> None:

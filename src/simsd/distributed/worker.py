@@ -1,4 +1,4 @@
-"""The process of a rank other than 0: it does what rank 0 does, call by call, until rank 0 closes the pipe or is gone."""
+"""The process of a rank other than 0: it does what rank 0 does, until it is told to stop or rank 0 is gone."""
 
 from __future__ import annotations
 
@@ -32,6 +32,11 @@ class Start:
 
 
 @dataclass(frozen=True)
+class Stop:
+    """The last message to a worker."""
+
+
+@dataclass(frozen=True)
 class Done:
     """A worker's word that it is ready to connect, or has loaded a model."""
 
@@ -62,13 +67,13 @@ def _serve(pipe: Connection) -> int:
         rank = Rank(Group(start.rank, start.size, start.device, start.store))
         with torch.inference_mode():
             while True:
-                call: Call = pipe.recv()
+                call: Call | Stop = pipe.recv()
+                if isinstance(call, Stop):
+                    return 0
                 rank.run(call)
                 if call.name == "load":
                     pipe.send(Done())
-    except (EOFError, ConnectionError):  # rank 0 has closed the pipe
-        return 0
-    except RanksLostError:
+    except (EOFError, ConnectionError, RanksLostError):
         return LOST
     except Exception as error:
         try:

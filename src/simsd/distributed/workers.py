@@ -21,6 +21,7 @@ from simsd.distributed.rank import Rank
 from simsd.distributed.watch import Watch
 from simsd.distributed.worker import Start
 from simsd.errors import WorkerError
+from simsd.models.loader import Checkpoint
 
 _NOTICE = 5.0  # seconds in which a lost connection is traced back to a process that ended
 
@@ -45,7 +46,8 @@ class Workers:
         self._processes = [Process(rank) for rank in range(1, size)]
         self._watch = Watch(self._processes)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="simsd-rank-0")
-        self._end = weakref.finalize(self, _end, os.getpid(), self._watch, self._processes)
+        self._folder = tempfile.TemporaryDirectory(prefix="simsd-ranks-")  # where the ranks find one another
+        self._end = weakref.finalize(self, _close, os.getpid(), self._watch, self._processes, self._folder)
         try:
             self._connect(size, device)
         except BaseException:
@@ -55,19 +57,18 @@ class Workers:
     def _connect(self, size: int, device: torch.device) -> None:
         threads = torch.get_num_threads()
         share = max(1, threads // size)
-        with tempfile.TemporaryDirectory(prefix="simsd-ranks-") as folder:
-            store = Path(folder) / "store"
-            for process in self._processes:
-                self._tell(process, Start(process.rank, size, rank_device(process.rank, device), store, share))
-            self._watch.await_done()
-            try:
-                self._rank = self._thread.submit(_join, size, self.device, store, share).result()
-            except RanksLostError as error:
-                raise self._lost(error) from error
+        store = Path(self._folder.name) / "store"
+        for process in self._processes:
+            self._tell(process, Start(process.rank, size, rank_device(process.rank, device), store, share))
+        self._watch.await_done()
+        try:
+            self._rank = self._thread.submit(_join, size, self.device, store, share).result()
+        except RanksLostError as error:
+            raise self._lost(error) from error
         torch.set_num_threads(threads)  # the share is that of rank 0's thread alone
         self._watch.on_failure = self._rank.group.abort
 
-    def load(self, checkpoint: Any) -> int:
+    def load(self, checkpoint: Checkpoint) -> int:
         """Loads a checkpoint, every rank its part; returns the model's number. Raises: ModelError, WorkerError."""
         model = next(self.numbers)
         self.call("load", model, checkpoint)
@@ -86,6 +87,11 @@ class Workers:
     def drop_cache(self, cache: int) -> None:
         """Lets go of a cache with the next call; safe at any moment, such as while garbage is collected."""
         self._dropped.append(cache)
+
+    @property
+    def alive(self) -> bool:
+        """Whether calls can be made: no rank is lost, and the workers are not closed."""
+        return self._end.alive and self._watch.failure is None
 
     @property
     def rank(self) -> Rank:
@@ -115,7 +121,7 @@ class Workers:
             raise self._lost(error) from error
         except BaseException as error:  # the others are in the middle of a call that rank 0 has left
             self._watch.fail(WorkerError(f"rank 0 failed earlier with {type(error).__name__}; make a new LLM"))
-            _end(os.getpid(), self._watch, self._processes, kill=True)
+            _end(self._watch, self._processes, kill=True)
             raise
         self._watch.check()  # a GPU's collective that was ended for a lost rank returns like any other
         return result
@@ -130,7 +136,7 @@ class Workers:
         """Why a collective or a pipe failed; the workers are ended."""
         self._watch.await_failure(_NOTICE)
         self._watch.fail(WorkerError(f"the tensor-parallel ranks lost one another ({error}); start again"))
-        _end(os.getpid(), self._watch, self._processes, kill=True)
+        _end(self._watch, self._processes, kill=True)
         assert self._watch.failure is not None
         return self._watch.failure
 
@@ -142,9 +148,19 @@ def _join(size: int, device: torch.device, store: Path, threads: int) -> Rank:
     return Rank(Group(0, size, device, store))
 
 
-def _end(owner: int, watch: Watch, processes: Sequence[Process], *, kill: bool = False) -> None:
+def _end(watch: Watch, processes: Sequence[Process], *, kill: bool = False) -> None:
+    watch.expect_end()
+    for process in processes:
+        process.stop(kill=kill)
+    for process in processes:
+        process.join()
+    watch.join()
+
+
+def _close(owner: int, watch: Watch, processes: Sequence[Process], folder: tempfile.TemporaryDirectory[str]) -> None:
     """Ends the processes; a copy of rank 0 that `fork` made leaves them alone."""
     if os.getpid() == owner:
-        watch.close()
+        _end(watch, processes)
         for process in processes:
-            process.end(kill=kill)
+            process.pipe.close()
+        folder.cleanup()
