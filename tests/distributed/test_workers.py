@@ -27,6 +27,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("workers")
 
 
+def decode_for_ever(llm: LLM) -> None:
+    while True:
+        llm.generate(prompt_of(8), LONG)
+
+
 def kill_in_a_round(llm: LLM) -> threading.Thread:
     """Kills the worker while text is decoded."""
 
@@ -44,8 +49,7 @@ def test_a_worker_that_is_killed_ends_the_run_with_one_sentence(home: Path):
     llm = make(home, 2, method="none")
     thread = kill_in_a_round(llm)
     with pytest.raises(WorkerError) as caught:
-        while True:
-            llm.generate(prompt_of(8), LONG)
+        decode_for_ever(llm)
     thread.join()
     assert "rank 1" in str(caught.value)
     assert "was ended by SIGKILL; start again" in str(caught.value)
@@ -59,11 +63,9 @@ def test_a_worker_that_is_killed_ends_the_run_with_one_sentence(home: Path):
 def test_a_worker_that_fails_says_why(home: Path):
     llm = make(home, 2)
     workers_of(llm)._processes[0].send(Call("no_such_thing", ()))
-    with pytest.raises(
-        WorkerError, match=r"rank 1 .* failed with AttributeError: .*no_such_thing.*; start again"
-    ) as caught:
-        while True:
-            llm.generate(prompt_of(8), LONG)
+    said = r"rank 1 .* failed with AttributeError: .*no_such_thing.*; start again"
+    with pytest.raises(WorkerError, match=said) as caught:
+        decode_for_ever(llm)
     assert "in _serve" in str(caught.value.__cause__)
     assert not llm.alive
     assert ended(workers_of(llm))
@@ -89,9 +91,10 @@ def test_one_set_of_workers_from_start_to_end(home: Path, monkeypatch: pytest.Mo
         raise KeyboardInterrupt
 
     for _ in range(3):  # as Ctrl-C does while a call is under way
-        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        with monkeypatch.context() as patch:
             patch.setattr(Future, "result", interrupted)
-            llm.generate(prompt_of(8), LONG)
+            with pytest.raises(KeyboardInterrupt):
+                llm.generate(prompt_of(8), LONG)
         assert decode(llm) == expected
 
     decode(other)
