@@ -115,7 +115,9 @@ def test_query_heads_find_their_key_value_heads(heads: int, kv_heads: int, size:
 
 def test_what_cannot_be_split_is_refused_with_what_can():
     config = ModelConfig.from_dict(random_config(num_attention_heads=12, num_key_value_heads=4))
-    with pytest.raises(ConfigError, match=r"is 3, but the 12 attention heads and 4 key/value heads of m.* 1, 2, 4, 12$"):
+    with pytest.raises(
+        ConfigError, match=r"is 3, but the 12 attention heads and 4 key/value heads of m.* 1, 2, 4, 12$"
+    ):
         check_split(config, 3, "m")
     with pytest.raises(ConfigError, match="tensor_parallel_size is 5"):
         check_split(config, 5, "m")

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
@@ -74,3 +75,11 @@ class Process:
         if code == LOST:
             return None
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+def end(processes: Sequence[Process], *, kill: bool = False) -> None:
+    """Ends processes, all at the same time; those that have ended already are left alone."""
+    for process in processes:
+        process.stop(kill=kill)
+    for process in processes:
+        process.join()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
 
-from simsd.distributed.process import Process
+from simsd.distributed.process import Process, end
 from simsd.distributed.worker import Done, Failed
 from simsd.errors import WorkerError
 
@@ -16,7 +16,7 @@ _GRACE = 1.0  # seconds for workers that end because of one another: the first c
 
 
 class Watch:
-    """A thread that listens to all workers.
+    """A thread that listens to all workers. If one is lost, it ends the others.
 
     failure: why the ranks cannot go on; None as long as they can. on_failure: called once there is one.
     """
@@ -54,12 +54,10 @@ class Watch:
         """Gives a failure that is about to be noticed the time for it."""
         self._failed.wait(seconds)
 
-    def expect_end(self) -> None:
-        """From now on workers may end."""
+    def close(self, *, kill: bool = False) -> None:
+        """Ends the workers, which is no failure from now on, and then the thread."""
         self._closing = True
-
-    def join(self) -> None:
-        """Waits for the thread, which ends with the first worker."""
+        end(list(self._processes.values()), kill=kill)
         if threading.current_thread() is not self._thread:  # garbage is collected in any thread
             self._thread.join(_GRACE)
 
@@ -77,6 +75,7 @@ class Watch:
                     continue
                 self.fail(self._cause(self._processes[pipe], message))
                 self.on_failure()
+                end(list(self._processes.values()), kill=True)
                 return
 
     def _cause(self, process: Process, message: Failed | None) -> WorkerError:

@@ -6,7 +6,7 @@ import os
 import tempfile
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
@@ -47,7 +47,7 @@ class Workers:
         self._watch = Watch(self._processes)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="simsd-rank-0")
         self._folder = tempfile.TemporaryDirectory(prefix="simsd-ranks-")  # where the ranks find one another
-        self._end = weakref.finalize(self, _close, os.getpid(), self._watch, self._processes, self._folder)
+        self._close = weakref.finalize(self, _end_processes, os.getpid(), self._watch, self._processes, self._folder)
         try:
             self._connect(size, device)
         except BaseException:
@@ -71,7 +71,8 @@ class Workers:
     def load(self, checkpoint: Checkpoint) -> int:
         """Loads a checkpoint, every rank its part; returns the model's number. Raises: ModelError, WorkerError."""
         model = next(self.numbers)
-        self.call("load", model, checkpoint)
+        self._in_turn(self._tell_all, Call.of("load", [model, checkpoint]))
+        self._rank.load(model, checkpoint)  # here, where Ctrl-C can end it: the ranks need not be in step
         self._watch.await_done()
         return model
 
@@ -80,9 +81,7 @@ class Workers:
 
         Raises: WorkerError where a rank is lost, now or earlier; what rank 0's own part raises. Both end the workers.
         """
-        if not self._end.alive:
-            raise WorkerError("this LLM is closed; make a new one")
-        return self._thread.submit(self._call, name, arguments).result()
+        return self._in_turn(self._call, name, arguments)
 
     def drop_cache(self, cache: int) -> None:
         """Lets go of a cache with the next call; safe at any moment, such as while garbage is collected."""
@@ -91,7 +90,7 @@ class Workers:
     @property
     def alive(self) -> bool:
         """Whether calls can be made: no rank is lost, and the workers are not closed."""
-        return self._end.alive and self._watch.failure is None
+        return self._close.alive and self._watch.failure is None
 
     @property
     def rank(self) -> Rank:
@@ -101,7 +100,14 @@ class Workers:
     def close(self) -> None:
         """Ends the workers, after the call that is under way."""
         self._thread.shutdown()
-        self._end()
+        self._close()
+
+    def _in_turn(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            result = self._thread.submit(work, *arguments)
+        except RuntimeError as error:  # the thread takes no more
+            raise WorkerError("this LLM is closed; make a new one") from error
+        return result.result()
 
     # ------------------------------------------------------------------ rank 0's thread
     def _call(self, name: str, arguments: Sequence[Any]) -> Any:
@@ -113,18 +119,22 @@ class Workers:
     @torch.inference_mode()
     def _on_all_ranks(self, name: str, arguments: Sequence[Any]) -> Any:
         call = Call.of(name, arguments)
-        for process in self._processes:
-            self._tell(process, call)
+        self._tell_all(call)
         try:
             result = self._rank.run(call, tuple(arguments))
-        except RanksLostError as error:
-            raise self._lost(error) from error
-        except BaseException as error:  # the others are in the middle of a call that rank 0 has left
+        except Exception as error:
+            if isinstance(error, RanksLostError) or self._watch.failure is not None:
+                raise self._lost(error) from error
+            # the others are in the middle of a call that rank 0 has left
             self._watch.fail(WorkerError(f"rank 0 failed earlier with {type(error).__name__}; make a new LLM"))
-            _end(self._watch, self._processes, kill=True)
+            self._watch.close(kill=True)
             raise
         self._watch.check()  # a GPU's collective that was ended for a lost rank returns like any other
         return result
+
+    def _tell_all(self, message: Any) -> None:
+        for process in self._processes:
+            self._tell(process, message)
 
     def _tell(self, process: Process, message: Any) -> None:
         try:
@@ -136,7 +146,7 @@ class Workers:
         """Why a collective or a pipe failed; the workers are ended."""
         self._watch.await_failure(_NOTICE)
         self._watch.fail(WorkerError(f"the tensor-parallel ranks lost one another ({error}); start again"))
-        _end(self._watch, self._processes, kill=True)
+        self._watch.close(kill=True)
         assert self._watch.failure is not None
         return self._watch.failure
 
@@ -148,19 +158,12 @@ def _join(size: int, device: torch.device, store: Path, threads: int) -> Rank:
     return Rank(Group(0, size, device, store))
 
 
-def _end(watch: Watch, processes: Sequence[Process], *, kill: bool = False) -> None:
-    watch.expect_end()
-    for process in processes:
-        process.stop(kill=kill)
-    for process in processes:
-        process.join()
-    watch.join()
-
-
-def _close(owner: int, watch: Watch, processes: Sequence[Process], folder: tempfile.TemporaryDirectory[str]) -> None:
+def _end_processes(
+    owner: int, watch: Watch, processes: Sequence[Process], folder: tempfile.TemporaryDirectory[str]
+) -> None:
     """Ends the processes; a copy of rank 0 that `fork` made leaves them alone."""
     if os.getpid() == owner:
-        _end(watch, processes)
+        watch.close()
         for process in processes:
             process.pipe.close()
         folder.cleanup()
