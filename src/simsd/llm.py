@@ -11,8 +11,7 @@ from typing import Any
 
 import torch
 
-from simsd.distributed.pair import open_parallel_pair
-from simsd.distributed.workers import Workers
+from simsd.distributed.pair import open_on_ranks
 from simsd.drafters.trajectory import Trajectory, check_trajectory
 from simsd.engine.auto import Auto
 from simsd.engine.completion import Completion, Message, Piece, Prompt
@@ -28,7 +27,7 @@ from simsd.engine.trace import RoundTrace
 from simsd.errors import ConfigError, PromptError, SimsdError
 from simsd.models.config import MOST_POSITIONS, ModelConfig
 from simsd.models.loader import LoadedModel
-from simsd.models.pair import QUANTIZE, Source, open_pair
+from simsd.models.pair import QUANTIZE, Source
 from simsd.models.prompts import plain, prompt_ids, token_ids
 from simsd.models.tokenizer import Tokenizer
 from simsd.progress import track
@@ -94,23 +93,20 @@ class LLM:
                 whole(name, value, 0 if name == "mask_token_id" else 1)
         truth("shifted_logits", shifted_logits)
         self._quantize = choose("quantize", quantize, QUANTIZE)
-        sources: dict[str, Any] = {
-            "dtype": dtype,
-            "device": device,
-            "draft_device": draft_device,
-            "quantize": quantize,
-            "max_model_len": max_model_len,
-            "block_length": block_length,
-            "mask_token_id": mask_token_id,
-            "tokenizer": tokenizer,
-            "shifted_logits": shifted_logits,
-        }
-        self._workers: Workers | None = None
-        if tensor_parallel_size == 1:
-            self._target, self._draft = open_pair(model, draft_model, **sources)
-        else:
-            pair, self._workers = open_parallel_pair(tensor_parallel_size, model, draft_model, **sources)
-            self._target, self._draft = pair
+        self._target, self._draft, self._workers = open_on_ranks(
+            tensor_parallel_size,
+            model,
+            draft_model,
+            dtype=dtype,
+            device=device,
+            draft_device=draft_device,
+            quantize=quantize,
+            max_model_len=max_model_len,
+            block_length=block_length,
+            mask_token_id=mask_token_id,
+            tokenizer=tokenizer,
+            shifted_logits=shifted_logits,
+        )
         self._max_model_len = max_model_len
         self.max_num_seqs = max_num_seqs
         self._trace = trace
@@ -124,9 +120,8 @@ class LLM:
         Raises: ConfigError.
         """
         other = object.__new__(LLM)
-        other._target, other._draft, other._costs = self._target, self._draft, self._costs
-        other._quantize = self._quantize
-        other._workers = self._workers
+        other._target, other._draft, other._workers = self._target, self._draft, self._workers
+        other._costs, other._quantize = self._costs, self._quantize
         other._trace = changes.pop("trace", self._trace)
         other.max_num_seqs = changes.pop("max_num_seqs", self.max_num_seqs)
         other._max_model_len = changes.pop("max_model_len", self._max_model_len)

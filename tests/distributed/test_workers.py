@@ -16,6 +16,7 @@ import torch
 
 from simsd import LLM, SamplingParams, WorkerError
 from simsd.distributed.call import Call
+from simsd.distributed.workers import Workers
 from tests.distributed.support import decode, ended, make, workers_of
 from tests.tiny import prompt_of
 
@@ -25,6 +26,11 @@ LONG = SamplingParams(max_tokens=200, ignore_eos=True)
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("workers")
+
+
+def call_for_ever(workers: Workers) -> None:
+    while True:
+        workers.call("drop_cache", 0)
 
 
 def decode_for_ever(llm: LLM) -> None:
@@ -60,15 +66,15 @@ def test_a_worker_that_is_killed_ends_the_run_with_one_sentence(home: Path):
         llm.with_options(method="exact").generate(prompt_of(8), LONG)
 
 
-def test_a_worker_that_fails_says_why(home: Path):
-    llm = make(home, 2)
-    workers_of(llm)._processes[0].send(Call("no_such_thing", ()))
+def test_a_worker_that_fails_says_why():
+    workers = Workers(2, torch.device("cpu"))
+    workers._processes[0].send(Call("no_such_thing", ()))
     said = r"rank 1 .* failed with AttributeError: .*no_such_thing.*; start again"
     with pytest.raises(WorkerError, match=said) as caught:
-        decode_for_ever(llm)
+        call_for_ever(workers)
     assert "in _serve" in str(caught.value.__cause__)
-    assert not llm.alive
-    assert ended(workers_of(llm))
+    assert not workers.alive
+    assert ended(workers)
 
 
 def test_a_worker_that_does_not_come_is_not_waited_for_for_ever(home: Path, monkeypatch: pytest.MonkeyPatch):
@@ -90,7 +96,7 @@ def test_one_set_of_workers_from_start_to_end(home: Path, monkeypatch: pytest.Mo
     def interrupted(self: Future[Any], timeout: float | None = None) -> None:
         raise KeyboardInterrupt
 
-    for _ in range(3):  # as Ctrl-C does while a call is under way
+    for _ in range(2):  # as Ctrl-C does while a call is under way
         with monkeypatch.context() as patch:
             patch.setattr(Future, "result", interrupted)
             with pytest.raises(KeyboardInterrupt):
@@ -134,13 +140,13 @@ def test_workers_end_with_the_last_llm_that_uses_them(home: Path):
     assert [process._process.returncode for process in processes] == [0]
 
 
-def test_threads_are_divided_among_the_ranks(home: Path):
+def test_threads_are_divided_among_the_ranks():
     before = torch.get_num_threads()
     torch.set_num_threads(4)
     try:
-        llm = make(home, 2)
+        workers = Workers(2, torch.device("cpu"))
         assert torch.get_num_threads() == 4  # the program's own are left alone
-        assert workers_of(llm)._thread.submit(torch.get_num_threads).result() == 2
-        llm.close()
+        assert workers._in_turn(torch.get_num_threads) == 2
+        workers.close()
     finally:
         torch.set_num_threads(before)

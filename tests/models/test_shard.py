@@ -60,11 +60,13 @@ def test_a_split_model_computes_what_the_whole_one_does(tmp_path: Path, name: st
 class Counted(WeightFiles):
     """Weight files that remember what was read of them."""
 
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.read_of: dict[str, list[int]] = {}
+
     def stored(self, piece: Piece) -> Tensor:
         found = super().stored(piece)
-        self.read_of = getattr(self, "read_of", {})
         self.read_of.setdefault(piece.name, []).append(found.numel())
-        assert found.untyped_storage().nbytes() <= found.nbytes or found.shape == self.shapes[piece.name]
         return found
 
 

@@ -41,7 +41,8 @@ class Group:
             options.timeout = PATIENCE
         self._share.rootRank = self._gather.rootRank = 0
         make = _nccl if device.type == "cuda" else _gloo
-        self._backend = _joined(lambda: make(dist.FileStore(str(store), size), rank, size))
+        meeting: Any = dist.FileStore(str(store), size)  # pyright: ignore[reportPrivateImportUsage]
+        self._backend = _joined(lambda: make(meeting, rank, size))
         self.sum(torch.zeros(1, device=device))  # NCCL connects now
         self.settle()
 
@@ -84,17 +85,19 @@ def _joined(work: Callable[[], Any]) -> Any:
         raise RanksLostError(str(error).splitlines()[0]) from error
 
 
-def _gloo(store: dist.Store, rank: int, size: int) -> Any:
-    options = dist.ProcessGroupGloo._Options()
+def _gloo(store: Any, rank: int, size: int) -> Any:
+    gloo: Any = dist.ProcessGroupGloo
+    options = gloo._Options()
     options._timeout = CONNECT
-    options._devices = [dist.ProcessGroupGloo.create_device(hostname="127.0.0.1")]  # nobody else can reach it
-    return dist.ProcessGroupGloo(store, rank, size, options)
+    options._devices = [gloo.create_device(hostname="127.0.0.1")]  # nobody else can reach it
+    return gloo(store, rank, size, options)
 
 
-def _nccl(store: dist.Store, rank: int, size: int) -> Any:
-    options = dist.ProcessGroupNCCL.Options()
+def _nccl(store: Any, rank: int, size: int) -> Any:
+    nccl: Any = dist.ProcessGroupNCCL
+    options = nccl.Options()
     options._timeout = PATIENCE
-    return dist.ProcessGroupNCCL(store, rank, size, options)
+    return nccl(store, rank, size, options)
 
 
 def rank_device(rank: int, device: torch.device) -> torch.device:

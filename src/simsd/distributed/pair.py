@@ -47,13 +47,16 @@ class ParallelLoader:
             self.workers.close()
 
 
-def open_parallel_pair(
+def open_on_ranks(
     size: int, model: Source | None, draft_model: Source | None, **options: Any
-) -> tuple[tuple[LoadedModel[Model], LoadedModel[Model] | None], Workers]:
-    """What `open_pair` gives, and the workers that both models live on. options: those of `open_pair`.
+) -> tuple[LoadedModel[Model], LoadedModel[Model] | None, Workers | None]:
+    """The target and its draft model on `size` ranks, and the workers that both live on: None for one rank.
 
-    Raises: ModelError, PairError, WorkerError; ConfigError, also for a module that is loaded already.
+    options: those of `open_pair`.
+    Raises: ModelError, PairError, WorkerError; ConfigError, also for a loaded module that is to be split.
     """
+    if size == 1:
+        return *open_pair(model, draft_model, **options), None
     for source in (model, draft_model):
         if isinstance(source, torch.nn.Module | LoadedModel):
             raise ConfigError(
@@ -62,9 +65,7 @@ def open_parallel_pair(
             )
     loader = ParallelLoader(size)
     try:
-        pair = open_pair(model, draft_model, load=loader, **options)
+        return *open_pair(model, draft_model, load=loader, **options), loader.workers
     except BaseException:
         loader.close()
         raise
-    assert loader.workers is not None
-    return pair, loader.workers

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection, wait
+from typing import NoReturn
 
 from simsd.distributed.process import Process, end
 from simsd.distributed.worker import Done, Failed
@@ -40,7 +41,14 @@ class Watch:
     def check(self) -> None:
         """Raises: WorkerError, once the ranks cannot go on."""
         if self.failure is not None:
-            raise WorkerError(str(self.failure)) from self.failure.__cause__
+            self.give_up(self.failure)
+
+    def give_up(self, failure: WorkerError) -> NoReturn:
+        """Ends the workers, and raises this failure or the one that came first."""
+        self.fail(failure)
+        self.close(kill=True)
+        first = self.failure or failure
+        raise WorkerError(str(first)) from first.__cause__
 
     def fail(self, failure: WorkerError) -> None:
         """The ranks cannot go on; the first reason is kept."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -64,7 +64,7 @@ class Workers:
         try:
             self._rank = self._thread.submit(_join, size, self.device, store, share).result()
         except RanksLostError as error:
-            raise self._lost(error) from error
+            self._lost(error)
         torch.set_num_threads(threads)  # the share is that of rank 0's thread alone
         self._watch.on_failure = self._rank.group.abort
 
@@ -124,7 +124,7 @@ class Workers:
             result = self._rank.run(call, tuple(arguments))
         except Exception as error:
             if isinstance(error, RanksLostError) or self._watch.failure is not None:
-                raise self._lost(error) from error
+                self._lost(error)
             # the others are in the middle of a call that rank 0 has left
             self._watch.fail(WorkerError(f"rank 0 failed earlier with {type(error).__name__}; make a new LLM"))
             self._watch.close(kill=True)
@@ -140,20 +140,20 @@ class Workers:
         try:
             process.send(message)
         except OSError as error:
-            raise self._lost(error) from error
+            self._lost(error)
 
-    def _lost(self, error: Exception) -> WorkerError:
-        """Why a collective or a pipe failed; the workers are ended."""
+    def _lost(self, error: Exception) -> NoReturn:
+        """Ends the workers and says why a collective or a pipe failed. Raises: WorkerError."""
         self._watch.await_failure(_NOTICE)
-        self._watch.fail(WorkerError(f"the tensor-parallel ranks lost one another ({error}); start again"))
-        self._watch.close(kill=True)
-        assert self._watch.failure is not None
-        return self._watch.failure
+        unknown = WorkerError(f"the tensor-parallel ranks lost one another ({error}); start again")
+        unknown.__cause__ = error
+        self._watch.give_up(unknown)
 
 
 def _join(size: int, device: torch.device, store: Path, threads: int) -> Rank:
     if device.type == "cuda":
         torch.cuda.set_device(device)
+    torch.get_num_threads()  # a thread's first use of the number sets it to the program's: let that be over
     torch.set_num_threads(threads)
     return Rank(Group(0, size, device, store))
 
