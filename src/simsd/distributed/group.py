@@ -89,6 +89,7 @@ def _gloo(store: Any, rank: int, size: int) -> Any:
     gloo: Any = dist.ProcessGroupGloo
     options = gloo._Options()
     options._timeout = CONNECT
+    store.set_timeout(CONNECT)
     options._devices = [gloo.create_device(hostname="127.0.0.1")]  # nobody else can reach it
     return gloo(store, rank, size, options)
 
