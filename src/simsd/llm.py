@@ -18,7 +18,7 @@ from simsd.engine.completion import Completion, Message, Piece, Prompt
 from simsd.engine.costs import Costs
 from simsd.engine.drafting import make_drafter
 from simsd.engine.generation import Generation
-from simsd.engine.options import DecodingOptions, SamplingParams, check_engine, choose, truth, whole
+from simsd.engine.options import DecodingOptions, Params, SamplingParams, check_engine, choose, for_each, truth, whole
 from simsd.engine.request import Sequence, Stats
 from simsd.engine.runner import Runner
 from simsd.engine.scheduler import Scheduler
@@ -31,8 +31,6 @@ from simsd.models.pair import QUANTIZE, Source
 from simsd.models.prompts import plain, prompt_ids, token_ids
 from simsd.models.tokenizer import Tokenizer
 from simsd.progress import track
-
-Params = SamplingParams | Many["SamplingParams | None"] | None
 
 __all__ = ["LLM", "Completion", "Piece", "RoundTrace", "SamplingParams", "Score", "Stats", "Trajectory"]
 
@@ -292,7 +290,7 @@ class LLM:
             ids: Prompt = self.tokenizer.apply_chat_template(prompt)  # type: ignore[arg-type]
         else:
             ids = prompt  # type: ignore[assignment]
-        return self._generation(ids, self._params(params, 1, False)[0], None)
+        return self._generation(ids, for_each(1, params, self.options)[0], None)
 
     def step(self) -> None:
         """One round for all requests that are started and not ended, in whatever thread it is called."""
@@ -332,7 +330,7 @@ class LLM:
         trajectories: Many[Trajectory | None] | None,
         progress: bool,
     ) -> list[Completion]:
-        each = self._params(params, len(prompts), trajectories is not None)
+        each = for_each(len(prompts), params, self.options, recorded=trajectories is not None)
         if trajectories is not None and len(trajectories) != len(prompts):
             raise ConfigError(f"{len(trajectories)} trajectories for {len(prompts)} prompts; give one a prompt")
         entries: list[Generation | SimsdError] = []
@@ -353,24 +351,6 @@ class LLM:
             else Completion(prompt if not isinstance(prompt, SimsdError) else "", "", [], "error", error=entry)
             for prompt, entry in zip(prompts, entries, strict=True)
         ]
-
-    def _params(self, params: Params, count: int, recorded: bool) -> list[SamplingParams]:
-        """One for each of `count` prompts, checked. recorded: trajectories were given."""
-        shared = not isinstance(params, list | tuple)
-        many: list[Any] = [params] * max(count, 1) if shared else list(params)  # type: ignore[arg-type]
-        if not shared and len(many) != count:
-            raise ConfigError(f"{len(many)} params for {count} prompts; give one for all, or one a prompt")
-        each = [SamplingParams() if one is None else one for one in many]
-        for one in {id(one): one for one in each}.values():
-            if not isinstance(one, SamplingParams):
-                raise ConfigError(f"params is {type(one).__name__}; give SamplingParams, one for all or one a prompt")
-            one.resolve(self.options, 0)
-        wanted = self.options.method != "none" and self.options.drafter == "trajectory"
-        if wanted and not recorded:
-            raise ConfigError("drafter 'trajectory' needs recorded trajectories: generate(trajectories=...)")
-        if recorded and not wanted:
-            raise ConfigError("trajectories are given, but not used; set drafter='trajectory' on the LLM")
-        return each
 
     def _run(self, generations: list[Generation], progress: bool) -> None:
         for generation in generations:

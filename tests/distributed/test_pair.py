@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from simsd import LLM, SamplingParams
-from simsd.distributed.pair import ParallelLoader
 from simsd.errors import ConfigError, ModelError
 from simsd.evaluation.suites import load_suite
 from simsd.models.loader import load
@@ -86,13 +85,20 @@ def test_what_is_loaded_already_cannot_be_split(tmp_path: Path):
 
 
 @pytest.mark.usefixtures("no_process")
+def test_a_split_draft_model_has_no_device_of_its_own():
+    with pytest.raises(ConfigError, match="draft_device is 'cpu', but tensor_parallel_size 2 splits") as caught:
+        LLM(device="cpu", draft_device="cpu", tensor_parallel_size=2)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("no_process")
 def test_every_rank_needs_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.distributed.is_backend_available", lambda backend: backend == "nccl")
     with pytest.raises(ConfigError, match="is 4, but there are 2 CUDA devices"):
-        ParallelLoader(4)("tiny", "auto", "cuda", None, None)
+        LLM(device="cuda", tensor_parallel_size=4)
     with pytest.raises(ConfigError, match="device 'cuda:1' is one GPU"):
-        ParallelLoader(2)("tiny", "auto", "cuda:1", None, None)
+        LLM(device="cuda:1", tensor_parallel_size=2)
     with pytest.raises(ConfigError, match="this PyTorch has no gloo"):
-        ParallelLoader(2)("tiny", "auto", "cpu", None, None)
+        LLM(device="cpu", tensor_parallel_size=2)

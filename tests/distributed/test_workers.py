@@ -67,7 +67,7 @@ def test_a_worker_that_is_killed_ends_the_run_with_one_sentence(home: Path):
 
 
 def test_a_worker_that_fails_says_why():
-    workers = Workers(2, torch.device("cpu"))
+    workers = Workers([torch.device("cpu")] * 2)
     workers._processes[0].send(Call("no_such_thing", ()))
     said = r"rank 1 .* failed with AttributeError: .*no_such_thing.*; start again"
     with pytest.raises(WorkerError, match=said) as caught:
@@ -144,7 +144,7 @@ def test_threads_are_divided_among_the_ranks():
     before = torch.get_num_threads()
     torch.set_num_threads(4)
     try:
-        workers = Workers(2, torch.device("cpu"))
+        workers = Workers([torch.device("cpu")] * 2)
         assert torch.get_num_threads() == 4  # the program's own are left alone
         assert workers._in_turn(torch.get_num_threads) == 2
         workers.close()

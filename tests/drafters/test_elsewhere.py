@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -36,7 +36,7 @@ class Blank(WeightFiles):
     def __init__(self, config: ModelConfig) -> None:
         self.shapes, _ = sdar.weight_shapes(config)
 
-    def check(self, *_: Mapping[str, Any]) -> None:
+    def check(self, expected: Any, optional: Any = None) -> None:
         return None
 
     def stored(self, piece: Piece) -> Tensor:

@@ -30,6 +30,7 @@ from simsd.models.memory import (
 from tests.models.checkpoints import LLADA2, MOE, random_checkpoint, random_config, write_json
 from tests.models.weigh import weigh
 
+CPU = torch.device("cpu")
 SIZES: dict[str, Any] = {
     "hidden_size": 128,
     "intermediate_size": 256,
@@ -142,7 +143,7 @@ def with_free(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 
 def test_what_cannot_fit_is_one_sentence_with_both_sizes(monkeypatch: pytest.MonkeyPatch):
     pair = [place("tiny", "float32", "cpu"), place("tiny-draft", "float32", "cpu")]
-    needed = needed_bytes(pair, 4, 1024)
+    needed = needed_bytes(pair, 4, 1024)[CPU]
     with_free(monkeypatch, needed)
     check_fits(pair, 4, 1024)
     with_free(monkeypatch, needed - 1)
@@ -162,12 +163,12 @@ def test_only_what_would_help_is_advised(monkeypatch: pytest.MonkeyPatch):
 
 def test_each_device_is_asked_for_its_own(monkeypatch: pytest.MonkeyPatch):
     target = place("tiny", "bfloat16", "cpu")
-    draft = replace(place("tiny-draft", "bfloat16", "cpu"), device=torch.device("cuda:1"))
-    room = {"cpu": needed_bytes([target], 1, None), "cuda:1": 0}
+    draft = replace(place("tiny-draft", "bfloat16", "cpu"), devices=(torch.device("cuda:1"),))
+    room = {"cpu": needed_bytes([target], 1, None)[CPU], "cuda:1": 0}
     monkeypatch.setattr(memory, "free_bytes", lambda device: room[str(device)])
     with pytest.raises(ModelError, match=r"^tiny-draft needs .* free on cuda:1; use quantize='int8' or a smaller"):
         check_fits([target, draft])
-    room["cuda:1"] = needed_bytes([draft], 1, None)
+    (room["cuda:1"],) = needed_bytes([draft], 1, None).values()
     check_fits([target, draft])
 
 
@@ -184,7 +185,7 @@ def test_nothing_is_read_of_models_that_cannot_fit(monkeypatch: pytest.MonkeyPat
 
 def test_a_long_text_may_be_what_cannot_fit(monkeypatch: pytest.MonkeyPatch):
     pair = [place(name, "float32", "cpu") for name in ("tiny", "tiny-draft")]
-    with_free(monkeypatch, needed_bytes(pair, 1, 512))
+    with_free(monkeypatch, needed_bytes(pair, 1, 512)[CPU])
     assert LLM(device="cpu", dtype="float32", max_model_len=512).max_model_len == 512
     with pytest.raises(ModelError, match="a smaller max_model_len"):
         LLM(device="cpu", dtype="float32", max_model_len=1024)

@@ -36,9 +36,9 @@ def test_who_gets_int8_weights(quantize: str):
 def test_the_draft_model_is_loaded_where_it_is_told(monkeypatch: pytest.MonkeyPatch):
     asked: dict[str, str] = {}
 
-    def noted(source: Any, dtype: str, device: str, **more: Any) -> Any:
-        asked[str(source)] = device
-        return load(source, dtype, "cpu", **more)
+    def noted(*source: Any, **at: Any) -> Any:
+        asked[str(source[0])] = at["device"]
+        return load(*source, **at | {"device": "cpu"})
 
     monkeypatch.setattr(pair, "check_fits", lambda *_, **__: None)
     monkeypatch.setattr(pair, "placements", lambda *_, **__: [])

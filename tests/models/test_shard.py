@@ -12,6 +12,7 @@ from torch import Tensor
 from simsd.errors import ConfigError
 from simsd.models.config import ModelConfig
 from simsd.models.loader import Checkpoint, load, look_at
+from simsd.models.parts import Parts
 from simsd.models.registry import family
 from simsd.models.shard import Shard, check_split, count
 from simsd.models.transformer import Transformer
@@ -78,7 +79,8 @@ def test_a_rank_reads_its_own_part_of_the_weights_alone(tmp_path: Path, name: st
     files = [Counted(folder) for _ in range(size)]
     for rank, counted in enumerate(files):
         config = checkpoint.config
-        family(config.model_type).build(config, counted, torch.float32, CPU, Shard(rank, size))
+        parts = Parts(counted, torch.float32, CPU, config.rms_norm_eps, Shard(rank, size))
+        family(config.model_type).build(config, parts)
     once = 0
     for weight, shape in files[0].shapes.items():
         read = [sum(counted.read_of.get(weight, [])) for counted in files]

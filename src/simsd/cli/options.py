@@ -138,6 +138,8 @@ class Decoding:
         _check_choices("--remasking-strategy", self.remasking_strategy, STRATEGIES)
         _check_choices("--dtype", self.dtype, DTYPES)
         _check_choices("--quantize", self.quantize, QUANTIZE)
+        if self.tensor_parallel_size is not None and self.tensor_parallel_size < 1:
+            raise ConfigError(f"--tensor-parallel-size is {self.tensor_parallel_size}; it must be 1 or more.")
         if self.threads is not None and not 1 <= self.threads <= MOST_THREADS:
             raise ConfigError(f"--threads is {self.threads}; give 1 to {MOST_THREADS}.")
 

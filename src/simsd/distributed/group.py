@@ -101,29 +101,8 @@ def _nccl(store: Any, rank: int, size: int) -> Any:
     return nccl(store, rank, size, options)
 
 
-def rank_device(rank: int, device: torch.device) -> torch.device:
-    """Where a rank runs: its own GPU, or the CPU that all share."""
-    return torch.device("cuda", rank) if device.type == "cuda" else device
-
-
-def check_devices(size: int, device: torch.device) -> None:
-    """Makes sure that so many ranks can run on devices of this kind.
-
-    Raises:
-        ConfigError: there are fewer GPUs, one GPU is named, or this build of PyTorch cannot do it.
-    """
+def check_backend(size: int, device: torch.device) -> None:
+    """Makes sure that this build of PyTorch connects ranks on devices of this kind. Raises: ConfigError."""
     backend = "nccl" if device.type == "cuda" else "gloo"
     if not dist.is_available() or not dist.is_backend_available(backend):
         raise ConfigError(f"tensor_parallel_size is {size}, but this PyTorch has no {backend}; install one that does")
-    if device.type != "cuda":
-        return
-    if device.index is not None:
-        raise ConfigError(
-            f"tensor_parallel_size is {size}, but device {str(device)!r} is one GPU; give device='cuda', and choose "
-            "GPUs with CUDA_VISIBLE_DEVICES"
-        )
-    if torch.cuda.device_count() < size:
-        raise ConfigError(
-            f"tensor_parallel_size is {size}, but there are {torch.cuda.device_count()} CUDA devices; choose fewer, or "
-            "device='cpu'"
-        )

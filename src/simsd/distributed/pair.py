@@ -5,20 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from simsd.distributed.group import check_devices
 from simsd.distributed.model import ParallelModel
 from simsd.distributed.workers import Workers
-from simsd.errors import ConfigError
-from simsd.models.loader import LoadedModel, look_at, pick_device
+from simsd.models.loader import LoadedModel, look_at, pick_device, rank_devices
 from simsd.models.pair import Source, open_pair
 from simsd.models.protocol import Model
-from simsd.models.shard import check_split
 
 
 class ParallelLoader:
-    """Loads checkpoints on `size` ranks. The workers are started for the first one that is found to be in order."""
+    """Loads checkpoints on `size` ranks, among which they can be split. The first one starts the workers."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -31,14 +26,13 @@ class ParallelLoader:
         device: str,
         mask_token_id: int | None,
         block_length: int | None,
+        int8: bool,
     ) -> LoadedModel[ParallelModel]:
         """As `models.loader.load`. Raises: ModelError, ConfigError, WorkerError."""
-        where = pick_device(device)
-        check_devices(self.size, where)
-        checkpoint, tokenizer = look_at(model, dtype, where, mask_token_id, block_length)
-        check_split(checkpoint.config, self.size, str(model))
+        devices = rank_devices(pick_device(device), self.size)
+        checkpoint, tokenizer = look_at(model, dtype, devices[0], mask_token_id, block_length, int8)
         if self.workers is None:
-            self.workers = Workers(self.size, where)
+            self.workers = Workers(devices)
         number = self.workers.load(checkpoint)
         return LoadedModel(ParallelModel(self.workers, number), checkpoint.config, tokenizer, str(model))
 
@@ -57,15 +51,10 @@ def open_on_ranks(
     """
     if size == 1:
         return *open_pair(model, draft_model, **options), None
-    for source in (model, draft_model):
-        if isinstance(source, torch.nn.Module | LoadedModel):
-            raise ConfigError(
-                f"tensor_parallel_size is {size}, but {type(source).__name__} is loaded as a whole; "
-                "give its folder or its hub name"
-            )
     loader = ParallelLoader(size)
     try:
-        return *open_pair(model, draft_model, load=loader, **options), loader.workers
+        pair = open_pair(model, draft_model, load=loader, tensor_parallel_size=size, **options)
+        return *pair, loader.workers
     except BaseException:
         loader.close()
         raise

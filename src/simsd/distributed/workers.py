@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import torch
 
 from simsd.distributed.call import Call
-from simsd.distributed.group import Group, RanksLostError, check_devices, rank_device
+from simsd.distributed.group import Group, RanksLostError, check_backend
 from simsd.distributed.process import Process
 from simsd.distributed.rank import Rank
 from simsd.distributed.watch import Watch
@@ -33,36 +33,36 @@ class Workers:
     that Ctrl-C interrupts is finished all the same, so that the ranks stay in step.
     """
 
-    def __init__(self, size: int, device: torch.device) -> None:
+    def __init__(self, devices: Sequence[torch.device]) -> None:
         """Starts the processes, and waits until all are connected. CPU threads are divided among the ranks.
 
-        Raises: ConfigError where so many ranks cannot run here; WorkerError.
+        devices: each rank's. Raises: ConfigError where PyTorch cannot connect them; WorkerError.
         """
-        check_devices(size, device)
-        self.size = size
-        self.device = rank_device(0, device)
+        self.size = len(devices)
+        self.device = devices[0]
+        check_backend(self.size, self.device)
         self.numbers = count()  # of models and caches
         self._dropped: deque[int] = deque()
-        self._processes = [Process(rank) for rank in range(1, size)]
+        self._processes = [Process(rank) for rank in range(1, self.size)]
         self._watch = Watch(self._processes)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="simsd-rank-0")
         self._folder = tempfile.TemporaryDirectory(prefix="simsd-ranks-")  # where the ranks find one another
         self._close = weakref.finalize(self, _end_processes, os.getpid(), self._watch, self._processes, self._folder)
         try:
-            self._connect(size, device)
+            self._connect(devices)
         except BaseException:
             self.close()
             raise
 
-    def _connect(self, size: int, device: torch.device) -> None:
+    def _connect(self, devices: Sequence[torch.device]) -> None:
         threads = torch.get_num_threads()
-        share = max(1, threads // size)
+        share = max(1, threads // self.size)
         store = Path(self._folder.name) / "store"
         for process in self._processes:
-            self._tell(process, Start(process.rank, size, rank_device(process.rank, device), store, share))
+            self._tell(process, Start(process.rank, self.size, devices[process.rank], store, share))
         self._watch.await_done()
         try:
-            self._rank = self._thread.submit(_join, size, self.device, store, share).result()
+            self._rank = self._thread.submit(_join, self.size, self.device, store, share).result()
         except RanksLostError as error:
             self._lost(error)
         torch.set_num_threads(threads)  # the share is that of rank 0's thread alone

@@ -11,7 +11,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from simsd.errors import ModelError, PairError
+from simsd.errors import ConfigError, ModelError, PairError
 from simsd.models import registry
 from simsd.models.config import ModelConfig
 from simsd.models.parts import Parts
@@ -208,6 +208,26 @@ def pick_device(device: str | torch.device) -> torch.device:
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise ModelError(f"device {device!r} is not there: {torch.cuda.device_count()} CUDA devices; use device='cpu'.")
     return chosen
+
+
+def rank_devices(device: torch.device, ranks: int) -> tuple[torch.device, ...]:
+    """Where each rank of a model runs: on a GPU of its own, or all of them on the CPU.
+
+    Raises:
+        ConfigError: there are fewer GPUs than ranks, or one GPU is named for several ranks.
+    """
+    if ranks == 1 or device.type == "cpu":
+        return (device,) * ranks
+    if device.index is not None:
+        raise ConfigError(
+            f"tensor_parallel_size is {ranks}, but device {str(device)!r} is one GPU; give device='cuda', and choose "
+            "GPUs with CUDA_VISIBLE_DEVICES"
+        )
+    if (there := torch.cuda.device_count()) < ranks:
+        raise ConfigError(
+            f"tensor_parallel_size is {ranks}, but there are {there} CUDA devices; choose fewer, or device='cpu'"
+        )
+    return tuple(torch.device("cuda", rank) for rank in range(ranks))
 
 
 def pick_dtype(dtype: str, device: torch.device, config: ModelConfig, nbytes: int) -> torch.dtype:

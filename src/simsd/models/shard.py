@@ -99,7 +99,7 @@ def scaled(span: slice, size: int) -> slice:
 
 
 def check_split(config: ModelConfig, size: int, name: str) -> None:
-    """Makes sure that a model can be split among `size` ranks.
+    """Makes sure that a model can be split among `size` ranks; any is whole on one.
 
     Heads must fall evenly: the same number of query heads to every rank, and key/value heads that are a multiple of
     the ranks, or a divisor of them. All else may be uneven, as long as every rank gets something.
