@@ -109,19 +109,24 @@ class Parts:
 
     def embedding(self, name: str) -> Embedding:
         """The vectors of this rank's tokens."""
-        own = self.shard.span(self.files.shapes[f"{name}.weight"][0])
-        weight = self.tensor(Piece(f"{name}.weight", own))
-        return Embedding(weight, own.start, self.shard.ranks if self.shard.size > 1 else None)
+        first = self.shard.span(self.files.shapes[f"{name}.weight"][0]).start
+        return Embedding(self._of_tokens(name), first, self.shard.ranks if self.shard.size > 1 else None)
 
     def head(self, embedding: Embedding, vocab_size: int, name: str = "lm_head", *, tied: bool) -> Head:
         """Logits, on each rank those of its own tokens, gathered on rank 0; a tied head has the embedding's rows."""
-        spans = [Shard(rank, self.shard.size).span(vocab_size) for rank in range(self.shard.size)]
-        weight = embedding.weight if tied else self.tensor(Piece(f"{name}.weight", spans[self.shard.rank]))
-        counts = [count(span) for span in spans]
-        if (missing := max(counts) - weight.shape[0]) > 0:
-            weight = F.pad(weight, (0, 0, 0, missing))
+        counts = [count(Shard(rank, self.shard.size).span(vocab_size)) for rank in range(self.shard.size)]
+        weight = embedding.weight if tied else self._of_tokens(name)
         share = Linear(weight, pack=not tied or weight.nbytes <= MAX_TIED_COPY)
         return share if self.shard.size == 1 else SplitHead(share, counts, self.shard.ranks)
+
+    def _of_tokens(self, name: str) -> Tensor:
+        """The rows of this rank's tokens, filled up with zeros where another rank has more: shares of logits are
+        gathered in one shape.
+        """
+        total = self.files.shapes[f"{name}.weight"][0]
+        own, most = self.shard.span(total), count(Shard(0, self.shard.size).span(total))
+        weight = self.tensor(Piece(f"{name}.weight", own))
+        return weight if len(weight) == most else F.pad(weight, (0, 0, 0, most - len(weight)))
 
 
 def swiglu_shapes(prefix: str, hidden: int, inner: int) -> Shapes:

@@ -14,8 +14,8 @@ from simsd.models.shard import Ranks
 class Embedding:
     """Token vectors: ids `[...]` -> `[..., hidden_size]`.
 
-    weight: `[rows, hidden_size]`, of the whole vocabulary; or, given `ranks`, of the tokens from `first` on. Then the
-    others' vectors are zeros here, and the ranks add up theirs: exactly, in any order.
+    weight: `[rows, hidden_size]`, of the whole vocabulary; or, given `ranks`, of the tokens from `first` on, and zeros
+    behind. Then the others' vectors are zeros here, and the ranks add up theirs: exactly, in any order.
     """
 
     def __init__(self, weight: Tensor, first: int = 0, ranks: Ranks | None = None) -> None:
