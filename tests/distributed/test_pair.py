@@ -41,6 +41,31 @@ def test_scores_are_those_of_one_process(both: tuple[LLM, LLM]):
     assert one.logprobs == pytest.approx(other.logprobs, rel=1e-9)
 
 
+def test_a_window_that_follows_the_clock_changes_no_text(both: tuple[LLM, LLM]):
+    """Its costs are measured in forwards of all ranks; what is decided by them is rank 0's alone."""
+    whole, split = both
+    auto = split.with_options(method="exact", num_speculative_tokens="auto")
+    assert decode(auto) == decode(whole.with_options(method="none"))
+    (table,) = split._costs._tables.values()
+    assert min(table.seconds) > 0
+
+
+def test_an_int8_draft_model_changes_no_text(tmp_path: Path):
+    split = make(tmp_path, 2, method="exact", quantize="int8-draft")
+    assert decode(split) == decode(make(tmp_path, 1, method="none"))
+    assert split.totals.accepted_tokens > 0
+    split.close()
+
+
+def test_exact_is_ordinary_decoding_of_the_same_int8_ranks(tmp_path: Path):
+    exact = make(tmp_path, 2, FAMILIES["experts"], method="exact", quantize="int8")
+    ordinary = decode(exact.with_options(method="none"))
+    assert decode(exact) == ordinary
+    assert exact.totals.accepted_tokens > 0
+    assert decode(make(tmp_path, 1, method="none")) != ordinary  # else this would say nothing
+    exact.close()
+
+
 def test_the_embedded_pair_in_float32_answers_alike():
     whole, split = LLM(dtype="float32", device="cpu"), LLM(dtype="float32", device="cpu", tensor_parallel_size=2)
     questions = [q.question for skill in ("math", "chat", "trivia") for q in load_suite(skill, 1)]

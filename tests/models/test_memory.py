@@ -210,7 +210,7 @@ def test_each_gpu_is_asked_for_one_ranks_part(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_what_cannot_be_split_is_refused(tmp_path: Path):
-    with pytest.raises(ConfigError, match="tensor_parallel_size is 3, but the .* cannot be split evenly"):
+    with pytest.raises(ConfigError, match=r"tensor_parallel_size is 3, but the .* cannot be split evenly"):
         place(random_checkpoint(tmp_path), device="cpu", ranks=3)
 
 

@@ -58,6 +58,20 @@ def test_a_split_model_computes_what_the_whole_one_does(tmp_path: Path, name: st
     torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("name", ["dense, biases", "experts, uneven", "llada2, uneven"])
+def test_int8_weights_of_the_parts_are_no_further_from_the_model_than_those_of_the_whole(tmp_path: Path, name: str):
+    size, sizes = SPLITS[name]
+    folder = random_checkpoint(tmp_path, **sizes)
+    checkpoint, _ = look_at(folder, "float64", CPU, int8=True)
+    with torch.inference_mode():
+        plain = logits(load(folder, "float64", "cpu").model)
+        whole = logits(load(folder, "float64", "cpu", int8=True).model)
+    split = Team(size).run(lambda shard: logits(checkpoint.build(CPU, shard)))[0]
+    off, off_whole = ((found - plain).norm() / plain.norm() for found in (split, whole))
+    assert 0 < off < 1.3 * off_whole
+    assert not torch.equal(split, whole)  # each part has scales of its own
+
+
 class Counted(WeightFiles):
     """Weight files that remember what was read of them."""
 
