@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from simsd import LLM, SamplingParams
 from simsd.errors import ConfigError, ModelError
@@ -104,9 +105,12 @@ def test_checkpoints_are_looked_at_first(tmp_path: Path):
 
 @pytest.mark.usefixtures("no_process")
 def test_what_is_loaded_already_cannot_be_split(tmp_path: Path):
-    loaded: Any = load(random_checkpoint(tmp_path), "float64", "cpu")
+    folder = random_checkpoint(tmp_path)
+    loaded: Any = load(folder, "float64", "cpu")
     with pytest.raises(ConfigError, match="LoadedModel is loaded as a whole"):
         LLM(loaded, tensor_parallel_size=2)
+    with pytest.raises(ConfigError, match="Linear is loaded as a whole"):
+        LLM(folder, draft_model=torch.nn.Linear(1, 1), device="cpu", tensor_parallel_size=2)
 
 
 @pytest.mark.usefixtures("no_process")

@@ -103,7 +103,7 @@ class WeightFiles:
         return fused
 
     def stored(self, piece: Piece) -> Tensor:
-        """A piece as it is stored; no more than that is read."""
+        """A piece as it is stored: a view of the mapped file, which holds no memory of its own."""
         file, whole = self._files[piece.name], self.shapes[piece.name]
         if piece.shape(whole) == whole:
             return file.get_tensor(piece.name)
