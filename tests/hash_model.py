@@ -45,11 +45,14 @@ class HashCache:
         part.values = self.values[:, first : first + count]  # a view: writes reach the whole cache
         return part
 
-    def clear(self, sequence: int) -> None:
-        self.values[:, sequence] = 0
+    def clear(self, sequence: int, first: int = 0) -> None:
+        self.values[:, sequence, first:] = 0
 
-    def move(self, source: int, target: int) -> None:
-        self.values[:, target] = self.values[:, source]
+    def copy(self, src: int, dst: int, count: int) -> None:
+        self.values[:, dst, :count] = self.values[:, src, :count]
+
+    def swap(self, one: int, other: int, count: int) -> None:
+        self.values[:, [one, other], :count] = self.values[:, [other, one], :count]
 
 
 class HashModel:

@@ -57,6 +57,7 @@ class LLM:
         mask_token_id: int | None = None,
         max_num_seqs: int = 16,
         max_model_len: int | None = None,
+        prefix_caching: bool = True,
         trace: bool = False,
         tokenizer: Any = None,
         shifted_logits: bool = False,
@@ -74,6 +75,8 @@ class LLM:
         tensor_parallel_size: ranks that both models are split among (docs/how-to/tensor-parallel.md).
         block_length, mask_token_id: override the checkpoint's.
         max_num_seqs: most sequences decoded side by side. max_model_len: most tokens of prompt and answer.
+        prefix_caching: a prompt takes over what the cache still holds of its beginning (a common head, the turns of a
+            conversation so far) instead of computing it again.
         trace: keep what happened in every round.
         tokenizer, shifted_logits: of a loaded module; `models.huggingface.wrap` says what they are.
 
@@ -81,6 +84,7 @@ class LLM:
         """
         whole("tensor_parallel_size", tensor_parallel_size, 1)
         check_engine(options, max_num_seqs, max_model_len, trace)
+        truth("prefix_caching", prefix_caching)
         # what does not depend on the checkpoint is checked before minutes are spent on loading it; how long its
         # blocks are, it will say itself
         draft: DecodingOptions = DecodingOptions(method=method or "exact", **options)
@@ -107,6 +111,7 @@ class LLM:
         )
         self._max_model_len = max_model_len
         self.max_num_seqs = max_num_seqs
+        self._prefix_caching = prefix_caching
         self._trace = trace
         self._costs = Costs()
         method = method or ("exact" if self._draft is not None else "none")
@@ -121,6 +126,8 @@ class LLM:
         other._target, other._draft, other._workers = self._target, self._draft, self._workers
         other._costs, other._quantize = self._costs, self._quantize
         other._trace = changes.pop("trace", self._trace)
+        other._prefix_caching = changes.pop("prefix_caching", self._prefix_caching)
+        truth("prefix_caching", other._prefix_caching)
         other.max_num_seqs = changes.pop("max_num_seqs", self.max_num_seqs)
         other._max_model_len = changes.pop("max_model_len", self._max_model_len)
         check_engine(changes, other.max_num_seqs, other._max_model_len, other._trace)
@@ -172,7 +179,8 @@ class LLM:
         mask_id = self._target.config.mask_token_id
         assert mask_id is not None
         most = loaded.config.max_position_embeddings
-        return Runner(loaded.model, mask_id, self.options.block_length, most, self.max_model_len)
+        size, longest = self.options.block_length, self.max_model_len
+        return Runner(loaded.model, mask_id, size, most, longest, prefix_caching=self._prefix_caching)
 
     # ------------------------------------------------------------------ what is known
     @property

@@ -139,8 +139,8 @@ def test_without_it_the_devices_would_mix():
 
 def test_places_are_moved_there():
     source = drafter()
-    admitted(source, 8, 4)
-    source.move(1, 0)
+    one, other = admitted(source, 8, 4)
+    source.leave(one, 0, other, 1)
     source.drafter.propose(moved(ask("....", sequences=[View([1] * 4, {"draft_stored": 4})]), THERE))
 
 

@@ -107,7 +107,7 @@ def test_a_sequence_that_moves_takes_its_cache_along():
     for slot, one in enumerate(every):
         source.admit(one, slot)
     source.propose(ask("....", "....", "....", sequences=every, window=2))
-    source.move(2, 0)
+    source.leave(every[0], 0, every[2], 2)
     left = [every[2], every[1]]
     left[0].text_ids += text_of(4, 99)
     made = source.propose(ask("..a.", "b...", sequences=left, window=2))

@@ -87,14 +87,80 @@ def test_uneven_numbers_of_pending_blocks():
         assert_same(one, whole(text)[16:24])
 
 
-def test_a_moved_sequence_goes_on_in_its_new_place():
+def test_a_moved_sequence_goes_on_in_its_new_place_and_the_one_that_left_can_be_taken_up():
     run = runner(tiny_model(), SIZE)
     for place, text in enumerate(TEXTS):
         run.prefill(place, text[:16])
-    run.move(2, 0)
+    run.leave(0, TEXTS[0][:16], 2, 16)
     found = rows(run, [TEXTS[2][16:20], TEXTS[1][16:20]], [16, 16])
     assert_same(found[0], whole(TEXTS[2])[16:20])
     assert_same(found[1], whole(TEXTS[1])[16:20])
+    assert run.open(2, TEXTS[0]) == 16
+    found = rows(run, [TEXTS[2][16:20], TEXTS[1][16:20], TEXTS[0][16:20]], [16, 16, 16])
+    assert_same(found[2], whole(TEXTS[0])[16:20])
+
+
+def holding(*lengths: int) -> Runner:
+    """The first tokens of the texts, each at its place."""
+    run = runner(tiny_model(), SIZE)
+    for place, (text, length) in enumerate(zip(TEXTS, lengths, strict=False)):
+        run.prefill(place, text[:length])
+        run.hold(place, text[:length])
+    return run
+
+
+@pytest.mark.parametrize(
+    ("slot", "text", "cached"),
+    [
+        (2, TEXTS[2][:12], 12),  # its own place had it
+        (2, TEXTS[2][:11], 8),
+        (2, TEXTS[2][:10] + TEXTS[1][10:20], 8),
+        (2, TEXTS[0][:24], 16),  # a running sequence has it
+        (1, TEXTS[2][:24], 16),  # a place behind has it
+        (1, TEXTS[1][:4], 4),
+        (2, TEXTS[1][4:20], 0),
+        (2, [], 0),
+        (3, TEXTS[1][:20], 16),  # a place that is new
+    ],
+)
+def test_a_new_text_begins_with_what_a_place_holds_and_its_rows_are_right(slot, text, cached):
+    run = holding(16, 16, 16)
+    assert run.open(slot, text) == cached
+    whole_blocks = text[: len(text) // SIZE * SIZE]
+    run.prefill(slot, whole_blocks[cached:], cached)
+    stored = [16] * slot + [len(whole_blocks)]
+    block = TEXTS[0][24:28]
+    found = rows(run, [text[16:20] for text in TEXTS[:slot]] + [block], stored)
+    assert_same(found[slot], whole(whole_blocks + block)[-SIZE:])
+    for place in range(slot):  # those that run are undisturbed
+        assert_same(found[place], whole(TEXTS[place])[16:20])
+
+
+def test_what_the_place_held_stays_where_the_source_was():
+    run = holding(16, 16, 16)
+    assert run.open(1, TEXTS[2][:16]) == 16
+    assert run.open(2, TEXTS[1][:16]) == 16
+
+
+@pytest.mark.parametrize("source", ["own", "behind"])
+def test_nothing_that_is_no_number_stays_behind_what_is_taken_over(source):
+    run = holding(16, 16, 16)
+    run.cache.buffer[..., 16:, :] = torch.nan
+    slot = 2 if source == "own" else 1
+    assert run.open(slot, TEXTS[2][:20]) == 16
+    run.prefill(slot, TEXTS[2][16:20], 16)
+    run.clear(0)
+    run.clear(1 if slot == 2 else 2)
+    found = rows(run, [TEXTS[0][:4]] * slot + [TEXTS[2][20:24]], [0] * slot + [20])
+    assert_same(found[slot], whole(TEXTS[2])[20:24])
+
+
+def test_without_prefix_caching_nothing_is_taken_over():
+    run = Runner(tiny_model().model, MASK, SIZE, POSITIONS, prefix_caching=False)
+    run.prefill(0, TEXTS[0][:16])
+    run.hold(0, TEXTS[0][:16])
+    assert run.open(1, TEXTS[0][:16]) == 0
+    assert run.open(0, TEXTS[0][:16]) == 0
 
 
 def test_growing_keeps_what_is_stored():

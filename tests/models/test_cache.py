@@ -86,16 +86,26 @@ def test_growing_never_shrinks():
     assert cache.buffer is buffer
 
 
-def test_move_copies_one_sequence_in_all_layers():
-    cache, before = filled(), filled()
-    cache.move(2, 0)
-    assert torch.equal(cache.buffer[:, :, 0], before.buffer[:, :, 2])
-    assert torch.equal(cache.buffer[:, :, 1:], before.buffer[:, :, 1:])
+@pytest.mark.parametrize("count", [0, 3, 10])
+def test_copy_takes_the_first_slots_in_all_layers(count: int):
+    cache, expected = filled(), filled()
+    cache.copy(2, 0, count)
+    expected.buffer[:, :, 0, :, :count] = filled().buffer[:, :, 2, :, :count]
+    assert torch.equal(cache.buffer, expected.buffer)
 
 
-@pytest.mark.parametrize(("src", "dst"), [(6, 1), (3, 2), (2, 3)])
-def test_copy_slots_even_where_they_overlap(src: int, dst: int):
-    cache, before = filled(), filled()
-    cache.copy_slots(1, src, dst, 3)
-    assert torch.equal(cache.buffer[:, :, 1, :, dst : dst + 3], before.buffer[:, :, 1, :, src : src + 3])
-    assert torch.equal(cache.buffer[:, :, 0], before.buffer[:, :, 0])
+@pytest.mark.parametrize("count", [0, 3, 10])
+def test_swap_exchanges_the_first_slots_in_all_layers(count: int):
+    cache, expected = filled(), filled()
+    cache.swap(2, 0, count)
+    expected.buffer[:, :, 0, :, :count] = filled().buffer[:, :, 2, :, :count]
+    expected.buffer[:, :, 2, :, :count] = filled().buffer[:, :, 0, :, :count]
+    assert torch.equal(cache.buffer, expected.buffer)
+
+
+@pytest.mark.parametrize("first", [0, 4, 10])
+def test_clear_leaves_what_is_in_front(first: int):
+    cache, expected = filled(), filled()
+    cache.clear(1, first)
+    expected.buffer[:, :, 1, :, first:] = 0
+    assert torch.equal(cache.buffer, expected.buffer)

@@ -183,6 +183,8 @@ def test_two_methods_race_and_are_compared(visitor: Visitor, rounds: list[RoundT
     page.locator("#race-start").click()
     result = page.locator("#result")
     expect(result).to_contain_text("was first")
+    for side in ("left", "right"):  # the views are drawn once a frame, so up to one frame later
+        expect(page.locator(f"#lane-{side} .link")).to_be_visible()
     texts = [page.locator(f"#lane-{side} .settled").inner_text() for side in ("left", "right")]
     assert texts[0] == ANSWER
     same = "Both wrote the same text." if texts[0] == texts[1] else "The texts differ from character"

@@ -108,7 +108,8 @@ class _Bench:
     def warmed(self, base: LLM, cell: Cell, longest: Sequence[int]) -> LLM:
         """The cell's engine after the prompts that need the most room: caches have grown, kernels are chosen."""
         self.peaks.begin()
-        llm = base.with_options(**cell.decoding, max_num_seqs=self.settings.batch_size)
+        # without prefix caching, which would leave the prefill of all repeats but the first to nothing
+        llm = base.with_options(**cell.decoding, max_num_seqs=self.settings.batch_size, prefix_caching=False)
         self._decode(llm, cell, 0, longest)
         self.peaks.end(cell.key)
         return llm

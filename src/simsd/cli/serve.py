@@ -47,6 +47,9 @@ def serve(
         str | None, _option("--served-model-name", "Name that clients ask for. Default: MODEL.", show_default=False)
     ] = None,
     max_num_seqs: Annotated[int, _option("--max-num-seqs", "Most sequences decoded side by side.")] = 16,
+    prefix_caching: Annotated[
+        bool, _option("--prefix-caching/--no-prefix-caching", "Reuse what is cached of a prompt's beginning.")
+    ] = True,
     max_model_len: Annotated[
         int | None, _option("--max-model-len", "Most tokens of prompt and answer.", show_default=False)
     ] = None,
@@ -80,7 +83,7 @@ def serve(
     )
     with _listen(host, port) as listener:  # before the model is loaded, which may take minutes
         with common.loading("Loading the model"):
-            llm = common.make_llm(options, model=model, max_num_seqs=max_num_seqs, max_model_len=max_model_len)
+            llm = common.make_llm(options, model=model, max_num_seqs=max_num_seqs, max_model_len=max_model_len, prefix_caching=prefix_caching)
         from simsd.serving.app import create_app
 
         _run(create_app(llm, settings), settings, listener, log_format)

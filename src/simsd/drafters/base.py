@@ -70,8 +70,8 @@ class Drafter(Protocol):
         """A new sequence takes a place in the batch (prefill goes here)."""
         ...
 
-    def move(self, source: int, target: int) -> None:
-        """The sequence at place `source` moves to `target`."""
+    def leave(self, sequence: SequenceView, slot: int, mover: SequenceView, last: int) -> None:
+        """A sequence leaves its place; `mover`, at the place `last`, takes it. They may be the same."""
         ...
 
     def observe(self, sequence: SequenceView, logits: Tensor | None) -> None:
@@ -190,7 +190,7 @@ class NoMemory:
     def admit(self, sequence: SequenceView, slot: int) -> None:
         return None
 
-    def move(self, source: int, target: int) -> None:
+    def leave(self, sequence: SequenceView, slot: int, mover: SequenceView, last: int) -> None:
         return None
 
     def observe(self, sequence: SequenceView, logits: Tensor | None) -> None:

@@ -37,8 +37,8 @@ class Elsewhere:
     def admit(self, sequence: SequenceView, slot: int) -> None:
         self.drafter.admit(sequence, slot)
 
-    def move(self, source: int, target: int) -> None:
-        self.drafter.move(source, target)
+    def leave(self, sequence: SequenceView, slot: int, mover: SequenceView, last: int) -> None:
+        self.drafter.leave(sequence, slot, mover, last)
 
     def observe(self, sequence: SequenceView, logits: Tensor | None) -> None:
         self.drafter.observe(sequence, moved(logits, self.device))

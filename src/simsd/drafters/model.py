@@ -19,9 +19,13 @@ class Forward(Protocol):
 
     def logits(self, layout: Layout, stored: Sequence[int], skipped: Sequence[int]) -> Tensor: ...
 
-    def prefill(self, slot: int, ids: Sequence[int]) -> None: ...
+    def open(self, slot: int, ids: Sequence[int]) -> int: ...
 
-    def move(self, source: int, target: int) -> None: ...
+    def prefill(self, slot: int, ids: Sequence[int], stored: int) -> None: ...
+
+    def hold(self, slot: int, ids: Sequence[int]) -> None: ...
+
+    def leave(self, slot: int, ids: Sequence[int], last: int, stored: int) -> None: ...
 
 
 class ModelDrafter:
@@ -43,11 +47,15 @@ class ModelDrafter:
         self.forwards = 0
 
     def admit(self, sequence: SequenceView, slot: int) -> None:
-        self.forward.prefill(slot, sequence.text_ids)
-        sequence.memory["draft_stored"] = len(sequence.text_ids)
+        ids = sequence.text_ids
+        stored = self.forward.open(slot, ids)
+        self.forward.prefill(slot, ids[stored:], stored)
+        self.forward.hold(slot, ids)
+        sequence.memory["draft_stored"] = len(ids)
 
-    def move(self, source: int, target: int) -> None:
-        self.forward.move(source, target)
+    def leave(self, sequence: SequenceView, slot: int, mover: SequenceView, last: int) -> None:
+        ids = sequence.text_ids[: sequence.memory["draft_stored"]]
+        self.forward.leave(slot, ids, last, mover.memory["draft_stored"])
 
     def observe(self, sequence: SequenceView, logits: Tensor | None) -> None:
         sequence.memory["self_logits"] = logits

@@ -16,6 +16,7 @@ class Stats:
     """What a request cost and gained (method section 7). Seconds of a batch count in full for each of its requests.
 
     tokens: of the final text, counted once from its ids, the same way for every method.
+    prefill_tokens: of the prompt, in whole blocks, computed; cached_tokens: those whose K/V were there already.
     committed_tokens: all tokens put into blocks, also those beyond a stop id or max_tokens.
     query_tokens: rows of the target's decoding forwards (fill-up rows of a batch included), prefill apart.
     acceptance_histogram: how many rounds kept 0, 1, 2 ... drafted tokens.
@@ -24,6 +25,7 @@ class Stats:
     tokens: int = 0
     prompt_tokens: int = 0
     prefill_tokens: int = 0
+    cached_tokens: int = 0
     rounds: int = 0
     target_forwards: int = 0
     draft_forwards: int = 0

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from simsd.core.layout import Layout, block_causal
+from simsd.engine.places import Places, Source
 from simsd.models.protocol import Model
 
 PREFILL_ROWS = 512
@@ -22,15 +23,28 @@ class Runner:
     """
 
     def __init__(
-        self, model: Model, mask_id: int, block_length: int, max_position: int, longest: int | None = None
+        self,
+        model: Model,
+        mask_id: int,
+        block_length: int,
+        max_position: int,
+        longest: int | None = None,
+        *,
+        prefix_caching: bool = True,
     ) -> None:
-        """longest: tokens that a sequence may come to; room ahead of need is not made beyond it. None: max_position."""
+        """longest: tokens that a sequence may come to; room ahead of need is not made beyond it. None: max_position.
+
+        prefix_caching: a new sequence takes over what a place of the cache holds of its beginning.
+        """
         self.model = model
         self.mask_id = mask_id
         self.block_length = block_length
         self.max_position = max_position
         self.longest = max_position if longest is None else longest
+        self.prefix_caching = prefix_caching
+        self.piece = max(PREFILL_ROWS // block_length, 1) * block_length
         self.cache: Any = None
+        self._places = Places(block_length)
 
     def reserve(self, sequences: int, slots: int) -> None:
         """Makes room for that many sequences of that many tokens, scratch included."""
@@ -64,25 +78,53 @@ class Runner:
         return logits
 
     def prefill(self, slot: int, ids: Sequence[int], stored: int = 0) -> None:
-        """Stores the K/V of whole blocks of text, in pieces of bounded size: a new sequence's, or further text of one
-        that has `stored` tokens already.
-
-        A new one's place is emptied first: an earlier sequence may have left what is not a number there, and even a
-        slot that the mask hides enters the product with weight 0.
-        """
+        """Stores the K/V of whole blocks of text behind `stored` tokens, in pieces of bounded size."""
         end = stored + len(ids)
         self.reserve(slot + 1, end + 1)
-        if stored == 0:
-            self.cache.clear(slot)
-        piece = max(PREFILL_ROWS // self.block_length, 1) * self.block_length
-        for begin in range(stored, end, piece):
-            part = torch.tensor([ids[begin - stored : begin - stored + piece]], device=self.model.device)
+        for begin in range(stored, end, self.piece):
+            part = torch.tensor([ids[begin - stored : begin - stored + self.piece]], device=self.model.device)
             layout = block_causal(part, torch.tensor([begin], device=part.device), self.block_length)
             self.hidden(layout, [begin], [0], first=slot)
 
-    def move(self, source: int, target: int) -> None:
-        """The sequence at cache place `source` takes the place `target`."""
-        self.cache.move(source, target)
+    def clear(self, slot: int, first: int = 0) -> None:
+        """Empties a place from slot `first` on: an earlier sequence may have left what is not a number there, and even
+        what the mask hides enters the product, with weight 0."""
+        self.reserve(slot + 1, first + 1)
+        self.cache.clear(slot, first)
+
+    # ------------------------------------------------------------------ places of the batch
+    def open(self, slot: int, ids: Sequence[int]) -> int:
+        """Gives a place behind the running sequences to a new text; returns how many tokens of it are stored there
+        then, taken over from a place that holds them. `prefill` and `hold` do the rest."""
+        self.reserve(slot + 1, len(ids) + 1)
+        source = self._places.find(ids, slot) if self.prefix_caching else Source(slot, 0)
+        if source.place > slot:  # nobody runs there: what `slot` holds may stay there
+            self.take(slot, source.place, source.tokens)
+        else:
+            if source.place < slot:
+                self.cache.copy(source.place, slot, source.tokens)
+            self.clear(slot, source.tokens)
+        self.hold(slot, ids[: source.tokens])
+        return source.tokens
+
+    def hold(self, slot: int, ids: Sequence[int]) -> None:
+        """`slot` holds the K/V of this text, for others to begin with."""
+        self._places.hold(slot, ids)
+
+    def take(self, slot: int, source: int, stored: int) -> None:
+        """The sequence at `source`, of `stored` tokens, takes `slot`; the text that was held there changes over."""
+        if slot != source:
+            self.cache.swap(slot, source, max(stored, len(self._places.text(slot))))
+            self._places.swap(slot, source)
+            self.clear(slot, stored)
+
+    def leave(self, slot: int, ids: Sequence[int], last: int, stored: int) -> None:
+        """A sequence has ended, of which `ids` are stored; the one at `last`, of `stored` tokens, takes its place.
+
+        The ended one's text stays where that came from, until that place is needed.
+        """
+        self.hold(slot, ids)
+        self.take(slot, last, stored)
 
     def _place(
         self, layout: Layout, stored: Sequence[int], skipped: Sequence[int], length: int

@@ -1,4 +1,7 @@
-"""Which sequences run: places in the batch, refilled as soon as a sequence ends (continuous batching)."""
+"""Which sequences run: places in the batch, refilled as soon as a sequence ends (continuous batching).
+
+A long prompt does not hold up the others: while sequences run, a round waits for one piece of prefill at most.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,8 @@ from simsd.engine.runner import Runner
 
 
 class Scheduler:
-    """Waiting and running sequences. Places 0 .. n-1 of the caches are the running ones, in the order of `running`.
+    """Waiting and running sequences, and one that is being prefilled. Places 0 .. n-1 of the caches are the running
+    ones, in the order of `running`.
 
     Several threads may add sequences and call `step`: a round serves all of them, whoever runs it. Hold `lock` to read
     a sequence that another thread may be advancing.
@@ -46,6 +50,7 @@ class Scheduler:
         self.lock = threading.RLock()
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
+        self._filling: tuple[Sequence, int] | None = None  # it, and its place in the target's cache
         self._rules: Rules | None = None
 
     def add(self, sequence: Sequence) -> None:
@@ -60,12 +65,14 @@ class Scheduler:
         with self.lock:
             if sequence in self.waiting:
                 self.waiting.remove(sequence)
+            elif self._filling is not None and self._filling[0] is sequence:
+                self._filling = None
             elif sequence in self.running:
                 self._release(self.running.index(sequence))
 
     @property
     def busy(self) -> bool:
-        return bool(self.waiting or self.running)
+        return bool(self.waiting or self.running or self._filling)
 
     @torch.inference_mode()
     def step(self) -> list[Sequence]:
@@ -82,8 +89,7 @@ class Scheduler:
         return self.decoder.totals
 
     def _step(self) -> list[Sequence]:
-        while self.waiting and len(self.running) < self.max_num_seqs:
-            self._admit(self.waiting.popleft())
+        self._fill()
         if not self.running:
             return []
         if self._rules is None:
@@ -100,30 +106,54 @@ class Scheduler:
                 ended.append(sequence)
         return ended[::-1]
 
-    def _admit(self, sequence: Sequence) -> None:
+    def _fill(self) -> None:
+        """Prefills what waits and finds a place: all of it, but beside running sequences only about a piece a round."""
+        left = self.target.piece
+        while self._filling is not None or (self.waiting and len(self.running) < self.max_num_seqs):
+            if self.running and left <= 0:
+                return
+            begin = time.perf_counter()
+            sequence, place = self._filling or self._open(self.waiting.popleft())
+            had = sequence.stored
+            part = sequence.text_ids[had : had + self.target.piece]
+            self.target.prefill(place, part, had)
+            sequence.stored += len(part)
+            left -= max(len(part), self.target.block_length)
+            self._filling = (sequence, place)
+            if sequence.stored == len(sequence.text_ids):
+                self._join(sequence, place)
+            seconds = time.perf_counter() - begin
+            for stats in (sequence.stats, self.totals):
+                stats.prefill_tokens += len(part)
+                stats.prefill_seconds += seconds
+
+    def _open(self, sequence: Sequence) -> tuple[Sequence, int]:
+        """Gives a sequence a place, with what some place holds of its text."""
         place = len(self.running)
-        begin = time.perf_counter()
-        self.target.reserve(place + 1, len(sequence.text_ids) + 1)
-        self.target.prefill(place, sequence.text_ids)
-        sequence.stored = len(sequence.text_ids)
-        if self.drafter is not None:
-            self.drafter.admit(sequence, place)
-        seconds = time.perf_counter() - begin
+        sequence.stored = self.target.open(place, sequence.text_ids)
         for stats in (sequence.stats, self.totals):
-            stats.prefill_tokens += len(sequence.text_ids)
-            stats.prefill_seconds += seconds
+            stats.cached_tokens += sequence.stored
+        return sequence, place
+
+    def _join(self, sequence: Sequence, place: int) -> None:
+        """Its prompt is stored: it takes the first place behind the running ones (some may have left by now)."""
+        self._filling = None
+        own = len(self.running)
+        self.target.hold(place, sequence.text_ids)
+        self.target.take(own, place, sequence.stored)
+        if self.drafter is not None:
+            self.drafter.admit(sequence, own)
         self.running.append(sequence)
         self._rules = None
 
     def _release(self, place: int) -> None:
         """Frees a place; the last sequence moves into it, so that the running ones stay side by side."""
-        self.totals.count_request(self.running[place].stats)
-        last = len(self.running) - 1
-        if place != last:
-            self.running[place] = self.running[last]
-            self.target.move(last, place)
-            if self.drafter is not None:
-                self.drafter.move(last, place)
+        leaver, mover, last = self.running[place], self.running[-1], len(self.running) - 1
+        self.totals.count_request(leaver.stats)
+        self.target.leave(place, leaver.text_ids[: leaver.stored], last, mover.stored)
+        if self.drafter is not None:
+            self.drafter.leave(leaver, place, mover, last)
+        self.running[place] = mover
         self.running.pop()
         self._rules = None
 

@@ -177,6 +177,8 @@ class Scorer:
         common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(stored, text, strict=False)))
         common -= common % size
         ahead = max(common, len(text) - PREFILL_ROWS // size * size)
+        if common == 0:
+            self.runner.clear(0)
         if ahead > common:
             self.runner.prefill(0, text[common:ahead], common)
         pending = torch.tensor(text[ahead:], dtype=torch.long, device=device).view(1, (len(text) - ahead) // size, size)

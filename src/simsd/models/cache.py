@@ -71,21 +71,23 @@ class KVCache:
         larger.narrow(dim, 0, old).copy_(self.buffer)
         self._hold(larger)
 
-    def move(self, src: int, dst: int) -> None:
-        """Copies sequence `src` over sequence `dst`, all layers."""
-        if src != dst:
-            self.buffer[:, :, dst].copy_(self.buffer[:, :, src])
+    def copy(self, src: int, dst: int, count: int) -> None:
+        """The first `count` slots of sequence `src` become those of `dst`, in all layers."""
+        self._part(dst, count).copy_(self._part(src, count))
 
-    def clear(self, sequence: int) -> None:
-        """Zeros for a whole sequence, as in a new cache."""
-        self.buffer[:, :, sequence].zero_()
+    def swap(self, one: int, other: int, count: int) -> None:
+        """Two sequences change places: their first `count` slots, in all layers."""
+        mine, theirs = self._part(one, count), self._part(other, count)
+        kept = mine.clone()
+        mine.copy_(theirs)
+        theirs.copy_(kept)
 
-    def copy_slots(self, sequence: int, src: int, dst: int, count: int) -> None:
-        """Copies `count` slots of one sequence from `src` to `dst`, all layers (an exact finished block, section 6)."""
-        row = self.buffer.select(2, sequence)
-        stored = row.narrow(3, src, count)
-        overlap = abs(src - dst) < count
-        row.narrow(3, dst, count).copy_(stored.clone() if overlap else stored)
+    def _part(self, sequence: int, count: int) -> Tensor:
+        return self.buffer.select(2, sequence).narrow(3, 0, count)
+
+    def clear(self, sequence: int, first: int = 0) -> None:
+        """Zeros for a sequence from slot `first` on, as in a new cache."""
+        self.buffer[:, :, sequence, :, first:].zero_()
 
     def views(self, start: int, count: int) -> list[tuple[Tensor, Tensor]]:
         """Each layer's keys and values of `count` slots from `start` on, as views `[sequences, kv_heads, count, D]`.

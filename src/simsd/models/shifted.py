@@ -54,14 +54,17 @@ class ShiftedCache:
             larger[:sequences, :capacity] = self.hidden
             self.hidden = larger
 
-    def move(self, src: int, dst: int) -> None:
-        self.inner.move(src, dst)
-        if src != dst:
-            self.hidden[dst].copy_(self.hidden[src])
+    def copy(self, src: int, dst: int, count: int) -> None:
+        self.inner.copy(src, dst, count)
+        self.hidden[dst, :count] = self.hidden[src, :count]
 
-    def clear(self, sequence: int) -> None:
-        self.inner.clear(sequence)
-        self.hidden[sequence].zero_()
+    def swap(self, one: int, other: int, count: int) -> None:
+        self.inner.swap(one, other, count)
+        self.hidden[[one, other], :count] = self.hidden[[other, one], :count]
+
+    def clear(self, sequence: int, first: int = 0) -> None:
+        self.inner.clear(sequence, first)
+        self.hidden[sequence, first:].zero_()
 
 
 class Shifted:

@@ -146,7 +146,13 @@ def usage(completions: Sequence[Completion], prompts: int) -> Json:
     each = len(completions) // prompts
     prompt = sum(completion.stats.prompt_tokens for completion in completions[::each])
     answer = sum(completion.stats.tokens for completion in completions)
-    return {"prompt_tokens": prompt, "completion_tokens": answer, "total_tokens": prompt + answer}
+    cached = sum(completion.stats.cached_tokens for completion in completions[::each])
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": answer,
+        "total_tokens": prompt + answer,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }
 
 
 def model_card(name: str, created: int, llm: LLM) -> Json:

@@ -1,0 +1,255 @@
+"""What docs/performance.md is made from: forwards against the memory's speed, batches, long texts, common heads.
+
+    python benchmarks/performance.py                 # everything (about 20 minutes on one core), then the page
+    python benchmarks/performance.py --only forward  # one part
+    python benchmarks/performance.py --page          # the page alone, from the committed figures
+
+Compare ratios, not absolute figures.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from simsd import LLM, SamplingParams, __version__
+from simsd.benchmark.device import device_name
+from simsd.benchmark.workload import ask, load_items
+from simsd.core.layout import block_causal
+from simsd.engine.runner import Runner
+from simsd.evaluation.statistics import Spread
+from simsd.evaluation.suites import SUITES
+from simsd.models import sdar
+from simsd.models.config import ModelConfig
+from simsd.models.loader import embedded
+from simsd.models.memory import Placed, cache_bytes
+from simsd.models.transformer import Transformer
+from simsd.models.weights import WeightFiles
+from simsd.progress import track
+
+RESULT = Path(__file__).resolve().parent / "results" / "performance.json"
+BLOCK = 4
+REPEATS = 7
+STATIC, DYNAMIC = "low_confidence_static", "low_confidence_dynamic"
+
+# The shapes of public models; the weights are random, which no time depends on.
+SIZES = {
+    "embedded pair's target": {},
+    "0.6B (Qwen3-0.6B)": {"hidden_size": 1024, "intermediate_size": 3072},
+    "1.7B (SDAR-1.7B)": {"hidden_size": 2048, "intermediate_size": 6144},
+}
+LARGE = {
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "mask_token_id": 151669,
+    "max_position_embeddings": 4096,
+}
+
+
+class RandomWeights(WeightFiles):
+    """Weights of a configuration's shapes, made as they are read."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        self.folder = Path("random")
+        self.shapes = sdar.weight_shapes(config)[0]
+        self._noise = torch.rand(1 << 20, generator=torch.Generator().manual_seed(0)).sub_(0.5).mul_(0.05)
+
+    def read(self, names: str | Sequence[str], dtype: torch.dtype, device: torch.device) -> Tensor:
+        names = [names] if isinstance(names, str) else names
+        rows = sum(self.shapes[name][0] for name in names)
+        found = torch.empty(rows, *self.shapes[names[0]][1:], dtype=dtype, device=device)
+        for part in found.view(-1).split(self._noise.numel()):
+            part.copy_(self._noise[: part.numel()])
+        return found
+
+
+def configured(changes: dict[str, Any]) -> ModelConfig:
+    config = ModelConfig.from_folder(embedded("tiny"))
+    return replace(config, **changes) if changes else config
+
+
+def median(call: Callable[[], object], repeats: int = REPEATS) -> float:
+    """Seconds of a call, in steady state."""
+    taken = []
+    for _ in range(repeats + 1):
+        begin = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - begin)
+    return statistics.median(taken[1:])
+
+
+def forward_call(model: Transformer, rows: int, prefix: int) -> Callable[[], object]:
+    """A forward of so many query tokens behind a prefix, head included."""
+    config = model.config
+    assert config.mask_token_id is not None
+    runner = Runner(model, config.mask_token_id, BLOCK, config.max_position_embeddings)
+    runner.reserve(1, prefix + rows + 1)
+    layout = block_causal(torch.zeros(1, rows, dtype=torch.long), torch.tensor([prefix]), BLOCK)
+    layout = replace(layout, judge=torch.arange(rows)[None])
+    return lambda: runner.logits(layout, [prefix], [0])
+
+
+# ---------------------------------------------------------------------- the memory's speed
+def read_bandwidth(nbytes: int) -> float:
+    """Bytes a second that a plain read of so many bytes comes to; beyond 1 GiB the same ones are read again."""
+    part = torch.ones(min(nbytes, 1 << 30) // 4, dtype=torch.int32)
+    return part.nbytes / median(lambda: part.max())
+
+
+def forwards() -> list[dict[str, Any]]:
+    """Forwards of 4, 8, 20 and 64 query tokens at each size and dtype, beside a plain read of the same bytes."""
+    found = []
+    for name, shape in SIZES.items():
+        config = configured(LARGE | shape if shape else {})
+        weights = RandomWeights(config)
+        for dtype in (torch.float32, torch.bfloat16):
+            model = sdar.build(config, weights, dtype, torch.device("cpu"))
+            # the head reads the embedding where the two are tied; a few rows of the embedding are looked up
+            nbytes = sum(torch.Size(shape).numel() for shape in weights.shapes.values()) * dtype.itemsize
+            plain = nbytes / read_bandwidth(nbytes)
+            seconds = {rows: median(forward_call(model, rows, 256)) for rows in (4, 8, 20, 64)}
+            found.append(
+                {
+                    "model": name,
+                    "dtype": str(dtype).removeprefix("torch."),
+                    "bytes": nbytes,
+                    "read_seconds": plain,
+                    "seconds": seconds,
+                    "share_of_bandwidth": {rows: plain / taken for rows, taken in seconds.items()},
+                }
+            )
+            print(json.dumps(found[-1]), flush=True)
+            del model
+    return found
+
+
+# ---------------------------------------------------------------------- batches
+def batches(questions: int, repeats: int) -> list[dict[str, Any]]:
+    """Tokens a second by the sequences side by side, each method and schedule, relative to one at a time."""
+    base = LLM(method="none", dtype="float32", device="cpu", prefix_caching=False)
+    items = load_items(SUITES, -(-questions // len(SUITES)))[:questions]
+    engines = {
+        (method, schedule, count): base.with_options(method=method, remasking_strategy=schedule, max_num_seqs=count)
+        for schedule in (STATIC, DYNAMIC)
+        for method in ("none", "exact")
+        for count in (1, 4, 16, 64)
+    }
+    params = [SamplingParams(max_tokens=128)] * len(items)
+    for llm in engines.values():
+        ask(llm, items[: len(SUITES)], params[: len(SUITES)])  # untimed: costs are measured, buffers grow
+    speeds: dict[Any, list[float]] = {key: [] for key in engines}
+    texts: dict[Any, list[list[int]]] = {}
+    with track("batches", repeats * len(engines), sys.stderr.isatty()) as advance:
+        for _ in range(repeats):
+            for key, llm in engines.items():
+                begin = time.perf_counter()
+                answers = ask(llm, items, params)
+                seconds = time.perf_counter() - begin
+                texts[key] = [answer.token_ids for answer in answers]
+                speeds[key].append(sum(map(len, texts[key])) / seconds)
+                advance(1)
+    rows = []
+    for (method, schedule, count), mine in speeds.items():
+        alone, ordinary = speeds[method, schedule, 1], speeds["none", schedule, count]
+        rows.append(
+            {
+                "method": method,
+                "schedule": schedule,
+                "sequences": count,
+                "ratio_to_one": vars(ratio(mine, alone)),
+                "ratio_to_ordinary": vars(ratio(mine, ordinary)),
+                "same_text": texts[method, schedule, count] == texts["none", schedule, 1],
+            }
+        )
+    return rows
+
+
+def ratio(one: Sequence[float], other: Sequence[float]) -> Spread:
+    """Repeat by repeat."""
+    return Spread.of([a / b for a, b in zip(one, other, strict=True)])
+
+
+# ---------------------------------------------------------------------- long texts
+def long_texts() -> list[dict[str, Any]]:
+    """Forwards of 4 and of 20 query tokens by the length of the text, and the cache that it takes."""
+    config = configured({"max_position_embeddings": 8192})
+    model = sdar.build(config, RandomWeights(config), torch.float32, torch.device("cpu"))
+    rows = []
+    for length in (256, 1024, 2048, 4096, 8000):
+        calls = {count: forward_call(model, count, length) for count in (4, 20)}
+        rows.append(
+            {
+                "tokens": length,
+                "seconds": {count: median(call, 21) for count, call in calls.items()},
+                "cache_bytes": model.make_cache(1, length).nbytes,
+                "told_bytes": cache_bytes(Placed("random", config, model.dtype, model.device), 1, length),
+            }
+        )
+    return rows
+
+
+# ---------------------------------------------------------------------- common heads
+def common_heads() -> dict[str, Any]:
+    """A prompt of 800 tokens and a block of answer: new, and with its first 768 tokens in the cache."""
+    llm = LLM(dtype="float32", device="cpu", num_speculative_tokens=BLOCK)
+    params = SamplingParams(max_tokens=BLOCK, ignore_eos=True)
+    draw = torch.Generator().manual_seed(0)
+    head = torch.randint(4, 2000, (768,), generator=draw).tolist()
+
+    def first_block(known: list[int]) -> float:
+        tail = torch.randint(4, 2000, (800 - len(known),), generator=draw).tolist()
+        begin = time.perf_counter()
+        llm.generate([[*known, *tail]], params)
+        return time.perf_counter() - begin
+
+    new = statistics.median([first_block([]) for _ in range(REPEATS)])
+    first_block(head)
+    cached = statistics.median([first_block(head) for _ in range(REPEATS)])
+    return {"prompt_tokens": 800, "cached_tokens": len(head), "new_seconds": new, "cached_seconds": cached}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parts = ("forwards", "batches", "long_texts", "common_heads")
+    parser.add_argument("--page", action="store_true", help="measure nothing")
+    parser.add_argument("--only", nargs="+", choices=parts, default=parts)
+    parser.add_argument("--questions", type=int, default=64, help="of the batches")
+    parser.add_argument("--repeats", type=int, default=3, help="of the batches")
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    if not args.page:
+        torch.set_num_threads(args.threads)
+        data = json.loads(RESULT.read_text("utf-8")) if RESULT.exists() else {}
+        about = {"simsd": __version__, "torch": torch.__version__, "threads": args.threads}
+        data["about"] = about | {"device": device_name(torch.device("cpu"))}
+        measured = {
+            "forwards": forwards,
+            "batches": lambda: batches(args.questions, args.repeats),
+            "long_texts": long_texts,
+            "common_heads": common_heads,
+        }
+        with torch.inference_mode():
+            for part in args.only:
+                print(part, flush=True)
+                data[part] = measured[part]()
+                RESULT.write_text(json.dumps(data, indent=1) + "\n", "utf-8")
+    from performance_page import write_page
+
+    write_page()
+
+
+if __name__ == "__main__":
+    main()
