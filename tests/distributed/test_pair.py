@@ -13,8 +13,9 @@ from simsd import LLM, SamplingParams
 from simsd.errors import ConfigError, ModelError
 from simsd.evaluation.suites import load_suite
 from simsd.models.loader import load
-from tests.distributed.support import decode, make
+from tests.distributed.support import ASKED, decode, make
 from tests.models.checkpoints import MOE, random_checkpoint
+from tests.tiny import prompt_of
 
 FAMILIES: dict[str, dict[str, Any]] = {"dense": {"tie_word_embeddings": None}, "experts": MOE | {"num_experts": 7}}
 
@@ -35,6 +36,16 @@ def test_two_ranks_give_the_text_of_one_process(both: tuple[LLM, LLM], method: s
     assert decode(split) == decode(whole)
     assert split.totals.target_forwards == whole.totals.target_forwards
     assert split.tensor_parallel_size == 2
+
+
+def test_a_common_beginning_is_taken_over_on_all_ranks(both: tuple[LLM, LLM]):
+    """By a sequence that runs beside another, and by one whose place held the text before."""
+    head = prompt_of(32)
+    prompts = [[*head, 7, 8], [*head, 9], [*head, 7, 8, 3]]
+    whole, split = (llm.with_options(method="exact") for llm in both)
+    found = [[c.token_ids for c in split.generate(prompts, ASKED[0])] for _ in range(2)]
+    expected = [c.token_ids for c in whole.with_options(prefix_caching=False).generate(prompts, ASKED[0])]
+    assert found == [expected, expected]
 
 
 def test_scores_are_those_of_one_process(both: tuple[LLM, LLM]):

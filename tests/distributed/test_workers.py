@@ -6,8 +6,10 @@ import gc
 import os
 import signal
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -93,14 +95,23 @@ def test_one_set_of_workers_from_start_to_end(home: Path, monkeypatch: pytest.Mo
     other = llm.with_options(method="simsd")
     assert workers_of(other) is workers
 
-    def interrupted(self: Future[Any], timeout: float | None = None) -> None:
-        raise KeyboardInterrupt
+    wait = Future.result
 
-    for _ in range(2):  # as Ctrl-C does while a call is under way
+    def interrupted_at(number: int) -> Callable[..., Any]:
+        calls = count(1)
+
+        def result(self: Future[Any], timeout: float | None = None) -> Any:
+            if next(calls) == number:
+                raise KeyboardInterrupt
+            return wait(self, timeout)
+
+        return result
+
+    for at in (1, 4, 19):  # as Ctrl-C does while a call is under way
         with monkeypatch.context() as patch:
-            patch.setattr(Future, "result", interrupted)
+            patch.setattr(Future, "result", interrupted_at(at))
             with pytest.raises(KeyboardInterrupt):
-                llm.generate(prompt_of(8), LONG)
+                decode(llm)
         assert decode(llm) == expected
 
     decode(other)

@@ -83,7 +83,13 @@ def serve(
     )
     with _listen(host, port) as listener:  # before the model is loaded, which may take minutes
         with common.loading("Loading the model"):
-            llm = common.make_llm(options, model=model, max_num_seqs=max_num_seqs, max_model_len=max_model_len, prefix_caching=prefix_caching)
+            llm = common.make_llm(
+                options,
+                model=model,
+                max_num_seqs=max_num_seqs,
+                max_model_len=max_model_len,
+                prefix_caching=prefix_caching,
+            )
         from simsd.serving.app import create_app
 
         _run(create_app(llm, settings), settings, listener, log_format)

@@ -36,11 +36,14 @@ class ParallelCache:
     def grow_sequences(self, sequences: int) -> None:
         self._change("grow_sequences", sequences)
 
-    def move(self, src: int, dst: int) -> None:
-        self._change("move", src, dst)
+    def copy(self, src: int, dst: int, count: int) -> None:
+        self._change("copy", src, dst, count)
 
-    def clear(self, sequence: int) -> None:
-        self._change("clear", sequence)
+    def swap(self, one: int, other: int, count: int) -> None:
+        self._change("swap", one, other, count)
+
+    def clear(self, sequence: int, first: int = 0) -> None:
+        self._change("clear", sequence, first)
 
     def _change(self, method: str, *arguments: int) -> None:
         self.workers.call("change_cache", self.number, method, *arguments)

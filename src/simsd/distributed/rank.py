@@ -42,7 +42,7 @@ class Rank:
         self.caches[cache] = self.models[model].make_cache(sequences, capacity)
 
     def change_cache(self, cache: int, method: str, *arguments: int) -> None:
-        """Calls a method of a cache, such as `move`."""
+        """Calls a method of a cache, such as `swap`."""
         getattr(self.caches[cache], method)(*arguments)
 
     def drop_cache(self, cache: int) -> None:
