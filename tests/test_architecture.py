@@ -14,10 +14,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "simsd"
 
-# Part of the package -> the other parts it may import. `errors` and `progress` import nothing of the package.
+# Part of the package -> the other parts it may import. `errors`, `progress` and `text` import nothing of the package.
 ALLOWED = {
     "errors": set(),
     "progress": set(),
+    "text": set(),
     "core": set(),
     "drafters": {"core", "errors"},
     "models": {"errors", "progress"},
@@ -29,8 +30,20 @@ ALLOWED = {
     "tracing": {"engine", "errors", "llm"},
     "evaluation": {"errors", "llm", "progress"},
     "serving": {"", "engine", "errors", "llm", "models"},
-    "benchmark": {"", "engine", "errors", "evaluation", "llm", "models", "progress"},
-    "cli": {"", "benchmark", "engine", "errors", "evaluation", "llm", "models", "progress", "serving", "tracing"},
+    "benchmark": {"", "engine", "errors", "evaluation", "llm", "models", "progress", "text"},
+    "cli": {
+        "",
+        "benchmark",
+        "engine",
+        "errors",
+        "evaluation",
+        "llm",
+        "models",
+        "progress",
+        "serving",
+        "text",
+        "tracing",
+    },
 }
 
 

@@ -27,7 +27,7 @@ from simsd.engine.trace import RoundTrace
 from simsd.errors import ConfigError, PromptError, SimsdError
 from simsd.models.config import MOST_POSITIONS, ModelConfig
 from simsd.models.loader import LoadedModel
-from simsd.models.pair import QUANTIZE, Source
+from simsd.models.pair import QUANTIZE, Source, describe
 from simsd.models.prompts import plain, prompt_ids, token_ids
 from simsd.models.tokenizer import Tokenizer
 from simsd.progress import track
@@ -215,15 +215,9 @@ class LLM:
 
     @property
     def loaded(self) -> dict[str, str | None]:
-        """Names of the target ("model") and of the draft model (None without one), the target's dtype, `quantize`, and
-        "draft_device" where it is not the target's."""
-        dtype = str(self._target.model.dtype).removeprefix("torch.")
-        found = {"model": self._target.name, "draft_model": None, "dtype": dtype, "quantize": self._quantize}
-        if self._draft is not None:
-            found["draft_model"] = self._draft.name
-            if self._draft.model.device != self.device:
-                found["draft_device"] = str(self._draft.model.device)
-        return found
+        """Names of the target ("model") and of the draft model (None without one), fingerprints of their files, the
+        target's dtype, `quantize`, and "draft_device" where it is not the target's."""
+        return {**describe(self._target, self._draft), "quantize": self._quantize}
 
     @property
     def embedded(self) -> bool:

@@ -147,7 +147,8 @@ def test_working_memory_is_enough_and_not_far_too_much(tmp_path: Path, sequences
     """Sampled, with the chain of two blocks: half the rows that are counted with. Caches have their size already."""
     sizes: dict[str, Any] = SIZES | {"vocab_size": 8000, "max_position_embeddings": 2048}
     folder = random_checkpoint(tmp_path, **sizes)
-    llm = LLM(folder, draft_model=folder, device="cpu", dtype=dtype, states="chain", num_speculative_tokens=8)
+    options: dict[str, Any] = {"states": "chain", "num_speculative_tokens": 8, "prefix_caching": False}
+    llm = LLM(folder, draft_model=folder, device="cpu", dtype=dtype, **options)
     params = SamplingParams(max_tokens=8, temperature=1.0, seed=0, ignore_eos=True)
     prompts = [[1 + i] * length for i in range(sequences)]
     llm.generate(prompts, params)

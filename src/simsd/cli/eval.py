@@ -15,6 +15,7 @@ import typer
 from simsd.cli import common
 from simsd.cli.common import AsJson, Raw
 from simsd.cli.options import Decoding, decoding_options
+from simsd.cli.tasks import data_files, data_option
 from simsd.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -54,16 +55,7 @@ def evaluate(
         Path | None,
         typer.Option("--include-path", help="A folder of further task files.", rich_help_panel=_HARNESS),
     ] = None,
-    data: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--data",
-            metavar="NAME=FILE",
-            help="A local file for a task: gsm8k=FILE for simsd_gsm8k, mbpp=FILE for simsd_mbpp.",
-            rich_help_panel=_HARNESS,
-            show_default=False,
-        ),
-    ] = None,
+    data: Annotated[list[str] | None, data_option(_HARNESS)] = None,
     num_fewshot: Annotated[
         int | None,
         typer.Option("--num-fewshot", help="Examples in the prompt.", rich_help_panel=_HARNESS, min=0),
@@ -148,16 +140,7 @@ def _find(names: Sequence[str], include: Path | None, data: Sequence[str], unsaf
     with common.loading("Reading the task files"):
         from simsd.evaluation.harness_run import find_tasks
 
-        return find_tasks(names, include, dict(_pair(entry) for entry in data), unsafe=unsafe)
-
-
-def _pair(entry: str) -> tuple[str, str]:
-    name, equals, file = entry.partition("=")
-    if not (name and equals and file):
-        raise ConfigError(f"--data is {entry!r}; write NAME=FILE, such as gsm8k=test.jsonl")
-    if not Path(file).is_file():
-        raise ConfigError(f"--data {name}: there is no file {file}; check the path")
-    return name, file
+        return find_tasks(names, include, data_files(data), unsafe=unsafe)
 
 
 @contextmanager

@@ -34,7 +34,8 @@ class ParallelLoader:
         if self.workers is None:
             self.workers = Workers(devices)
         number = self.workers.load(checkpoint)
-        return LoadedModel(ParallelModel(self.workers, number), checkpoint.config, tokenizer, str(model))
+        split = ParallelModel(self.workers, number)
+        return LoadedModel(split, checkpoint.config, tokenizer, str(model), checkpoint.fingerprint)
 
     def close(self) -> None:
         if self.workers is not None:

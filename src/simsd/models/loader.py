@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.resources
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,12 +39,16 @@ M_co = TypeVar("M_co", bound=Model, covariant=True)
 
 @dataclass(frozen=True)
 class LoadedModel(Generic[M_co]):
-    """A model ready to run. `config` has block length and MASK id filled in."""
+    """A model ready to run. `config` has block length and MASK id filled in.
+
+    fingerprint: of the files it was read from, as they were then; None of a module that was loaded elsewhere.
+    """
 
     model: M_co
     config: ModelConfig
     tokenizer: Tokenizer
     name: str
+    fingerprint: str | None = None
 
     def doubtful(self, block_length: int) -> str | None:
         """Why text of this block length would be worse than it could be; None where nothing speaks against it."""
@@ -59,11 +64,15 @@ class LoadedModel(Generic[M_co]):
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A checkpoint that has been looked at, and whose weights can be read: all of them, or those of one rank."""
+    """A checkpoint that has been looked at, and whose weights can be read: all of them, or those of one rank.
+
+    fingerprint: of its files, as they were looked at.
+    """
 
     folder: Path
     config: ModelConfig
     dtype: torch.dtype
+    fingerprint: str
     int8: bool = False
 
     def build(self, device: torch.device, shard: Shard = WHOLE) -> Transformer:
@@ -99,7 +108,8 @@ def load(
     """Loads a checkpoint from a folder, the hub or the package itself; arguments and errors are those of `look_at`."""
     target = pick_device(device)
     checkpoint, tokenizer = look_at(model, dtype, target, mask_token_id, block_length, int8)
-    return LoadedModel(checkpoint.build(target), checkpoint.config, tokenizer, str(model))
+    built = checkpoint.build(target)
+    return LoadedModel(built, checkpoint.config, tokenizer, str(model), checkpoint.fingerprint)
 
 
 def look_at(
@@ -124,9 +134,18 @@ def look_at(
         ModelError: the checkpoint is not found, incomplete or not supported.
     """
     folder = resolve(model)
+    files_then = fingerprint(folder)
     config = read_config(model, folder, mask_token_id, block_length)
     chosen = pick_dtype(dtype, device, config, WeightFiles(folder).nbytes)
-    return Checkpoint(folder, config, chosen, int8), Tokenizer.from_folder(folder, config.mask_token_id)
+    tokenizer = Tokenizer.from_folder(folder, config.mask_token_id)
+    return Checkpoint(folder, config, chosen, files_then, int8), tokenizer
+
+
+def fingerprint(folder: Path) -> str:
+    """Changes with the files of a checkpoint: with a name, a size or a time of last change. No weights are read."""
+    files = sorted({file for pattern in _PATTERNS for file in folder.glob(pattern) if file.is_file()})
+    states = [(file.name, state.st_size, state.st_mtime_ns) for file in files for state in (file.stat(),)]
+    return hashlib.sha256(repr(states).encode()).hexdigest()[:16]
 
 
 def read_config(

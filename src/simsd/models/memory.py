@@ -190,16 +190,16 @@ def working_bytes(model: Placed, sequences: int, tokens: int) -> int:
     return max(layers * model.devices.count(model.device), logits)
 
 
-_DRAWING = 40  # bytes a logit: itself, the keyed noise as it is made, and what is sorted out of both
+_DRAWING = 36  # bytes a logit: itself, the keyed noise as it is made, and what is sorted out of both
 
 
 def _layer_bytes(model: Placed, queries: int, tokens: int) -> int:
     """The mask, and the widest of a layer's intermediate results, for so many query tokens."""
     c, size = model.shard.config(model.config), model.dtype.itemsize
     mask = queries * tokens * (1 + size * (1 + (c.groups if c.groups > 1 else 0)))
-    scores = queries * tokens * c.num_attention_heads
-    both = 2 * size if size >= 4 else 12  # scores and weights; narrow ones are also held in float32
-    attention = min(scores, MOST_SCORES) * both if model.device.type == "cpu" else 0
+    # in bfloat16 on a CPU scores and weights are held, in float32 too; elsewhere the fused kernel holds neither
+    rounded = model.device.type == "cpu" and model.dtype == torch.bfloat16
+    attention = min(queries * tokens * c.num_attention_heads, MOST_SCORES) * 12 if rounded else 0
     inner = count(model.shard.span(c.intermediate_size))
     if c.moe is not None:
         inner = max(inner, c.moe.num_experts_per_tok * (c.moe.moe_intermediate_size + c.hidden_size))

@@ -139,3 +139,18 @@ def _check_parallel(model: Source, draft_model: Source | None, draft_device: str
             f"draft_device is {draft_device!r}, but tensor_parallel_size {size} splits the draft model among the "
             "devices of the target; leave one of them out"
         )
+
+
+def describe(target: LoadedModel[Any], draft: LoadedModel[Any] | None) -> dict[str, str | None]:
+    """What a pair is, for reports: names, fingerprints of the files ("model_files", "draft_model_files"), the target's
+    dtype, and "draft_device" where it is not the target's."""
+    found = {
+        "model": target.name,
+        "model_files": target.fingerprint,
+        "draft_model": None if draft is None else draft.name,
+        "draft_model_files": None if draft is None else draft.fingerprint,
+        "dtype": str(target.model.dtype).removeprefix("torch."),
+    }
+    if draft is not None and draft.model.device != target.model.device:
+        found["draft_device"] = str(draft.model.device)
+    return found
