@@ -38,8 +38,9 @@ from simsd.models.linear import Linear
 from simsd.models.loader import embedded
 from simsd.models.memory import Placed, cache_bytes
 from simsd.models.norm import RMSNorm
+from simsd.models.parts import Parts
 from simsd.models.transformer import Transformer
-from simsd.models.weights import WeightFiles
+from simsd.models.weights import Piece, WeightFiles
 from simsd.progress import track
 
 RESULT = Path(__file__).resolve().parent / "results" / "performance.json"
@@ -72,13 +73,14 @@ class RandomWeights(WeightFiles):
         self.shapes = sdar.weight_shapes(config)[0]
         self._noise = torch.rand(1 << 20, generator=torch.Generator().manual_seed(0)).sub_(0.5).mul_(0.05)
 
-    def read(self, names: str | Sequence[str], dtype: torch.dtype, device: torch.device) -> Tensor:
-        names = [names] if isinstance(names, str) else names
-        rows = sum(self.shapes[name][0] for name in names)
-        found = torch.empty(rows, *self.shapes[names[0]][1:], dtype=dtype, device=device)
-        for part in found.view(-1).split(self._noise.numel()):
-            part.copy_(self._noise[: part.numel()])
-        return found
+    def stored(self, piece: Piece) -> Tensor:
+        shape = torch.Size(piece.shape(self.shapes[piece.name]))
+        copies = -(-shape.numel() // self._noise.numel())
+        return self._noise.repeat(copies)[: shape.numel()].view(shape)
+
+
+def built(config: ModelConfig, weights: RandomWeights, dtype: torch.dtype) -> Transformer:
+    return sdar.build(config, Parts(weights, dtype, torch.device("cpu"), config.rms_norm_eps))
 
 
 def configured(changes: dict[str, Any]) -> ModelConfig:
@@ -197,7 +199,7 @@ def forwards() -> list[dict[str, Any]]:
         config = configured(LARGE | shape if shape else {})
         weights = RandomWeights(config)
         for dtype in (torch.float32, torch.bfloat16):
-            model = sdar.build(config, weights, dtype, torch.device("cpu"))
+            model = built(config, weights, dtype)
             # the head reads the embedding where the two are tied; a few rows of the embedding are looked up
             nbytes = sum(torch.Size(shape).numel() for shape in weights.shapes.values()) * dtype.itemsize
             plain = nbytes / read_bandwidth(nbytes)
@@ -267,7 +269,7 @@ def ratio(one: Sequence[float], other: Sequence[float]) -> Spread:
 def long_texts() -> list[dict[str, Any]]:
     """Forwards of 4 and of 20 query tokens by the length of the text, and the cache that it takes."""
     config = configured({"max_position_embeddings": 8192})
-    model = sdar.build(config, RandomWeights(config), torch.float32, torch.device("cpu"))
+    model = built(config, RandomWeights(config), torch.float32)
     rows = []
     for length in (256, 1024, 2048, 4096, 8000):
         calls = {count: forward_call(model, count, length) for count in (4, 20)}
@@ -276,7 +278,7 @@ def long_texts() -> list[dict[str, Any]]:
                 "tokens": length,
                 "seconds": {count: median(call, 21) for count, call in calls.items()},
                 "cache_bytes": model.make_cache(1, length).nbytes,
-                "told_bytes": cache_bytes(Placed("random", config, model.dtype, model.device), 1, length),
+                "told_bytes": cache_bytes(Placed("random", config, model.dtype, (model.device,)), 1, length),
             }
         )
     return rows

@@ -72,6 +72,8 @@ def test_what_all_cells_share_stands_in_the_facts() -> None:
     assert facts["options of all cells"] == "window 4"
     assert "no draft model" in facts["model"]
     assert "2 CPU threads" in facts["device"]
+    assert "tensor parallel" not in facts["device"]
+    assert report(rows(EXACT), tensor_parallel_size=2).facts["device"].endswith(", tensor parallel over 2 ranks")
     assert "resumed" in facts["date"]
     assert facts["settings"] == "max tokens 16, repeats 1, batch size 1, seed 0"
     assert "options of all cells" not in report(rows(EXACT)).facts

@@ -66,6 +66,7 @@ def identity(llm: LLM, cells: Sequence[Cell], items: Sequence[Item], settings: S
         "torch": torch.__version__,
         **llm.loaded,
         "device": device_name(llm.device),
+        "tensor_parallel_size": llm.tensor_parallel_size,
         "threads": torch.get_num_threads(),
         "block_length": llm.options.block_length,
         "settings": settings.to_dict(),

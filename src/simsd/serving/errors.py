@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from simsd.errors import ModelError, NumericalError, SimsdError
+from simsd.errors import ModelError, NumericalError, SimsdError, WorkerError
 
 
 class ApiError(SimsdError):
@@ -105,6 +105,8 @@ def as_api_error(error: BaseException, request_id: str) -> ApiError:
         return error
     if isinstance(error, NumericalError):
         return ApiError(str(error), status=500, kind="server_error", code="numerical_error")
+    if isinstance(error, WorkerError):
+        return ApiError(str(error), status=503, kind="server_error", code="worker_lost")
     if isinstance(error, ModelError):
         return ApiError(str(error), code="model_error")
     if isinstance(error, SimsdError):
