@@ -79,8 +79,9 @@ class RandomWeights(WeightFiles):
         return self._noise.repeat(copies)[: shape.numel()].view(shape)
 
 
-def built(config: ModelConfig, weights: RandomWeights, dtype: torch.dtype) -> Transformer:
-    return sdar.build(config, Parts(weights, dtype, torch.device("cpu"), config.rms_norm_eps))
+def built(config: ModelConfig, dtype: torch.dtype) -> Transformer:
+    """A model of random weights."""
+    return sdar.build(config, Parts(RandomWeights(config), dtype, torch.device("cpu"), config.rms_norm_eps))
 
 
 def configured(changes: dict[str, Any]) -> ModelConfig:
@@ -119,7 +120,7 @@ GROUPS = {
 
 def profile() -> list[dict[str, Any]]:
     """Shares of a forward of the embedded target, by kind of operator; the rest is everything between them."""
-    model = sdar.build(configured({}), RandomWeights(configured({})), torch.float32, torch.device("cpu"))
+    model = built(configured({}), torch.float32)
     rows = []
     for count in (4, 20, 64):
         call = forward_call(model, count, 256)
@@ -197,11 +198,11 @@ def forwards() -> list[dict[str, Any]]:
     found = []
     for name, shape in SIZES.items():
         config = configured(LARGE | shape if shape else {})
-        weights = RandomWeights(config)
+        shapes = sdar.weight_shapes(config)[0].values()
         for dtype in (torch.float32, torch.bfloat16):
-            model = built(config, weights, dtype)
+            model = built(config, dtype)
             # the head reads the embedding where the two are tied; a few rows of the embedding are looked up
-            nbytes = sum(torch.Size(shape).numel() for shape in weights.shapes.values()) * dtype.itemsize
+            nbytes = sum(torch.Size(shape).numel() for shape in shapes) * dtype.itemsize
             plain = nbytes / read_bandwidth(nbytes)
             seconds = {rows: median(forward_call(model, rows, 256)) for rows in (4, 8, 20, 64)}
             found.append(
@@ -269,7 +270,7 @@ def ratio(one: Sequence[float], other: Sequence[float]) -> Spread:
 def long_texts() -> list[dict[str, Any]]:
     """Forwards of 4 and of 20 query tokens by the length of the text, and the cache that it takes."""
     config = configured({"max_position_embeddings": 8192})
-    model = built(config, RandomWeights(config), torch.float32)
+    model = built(config, torch.float32)
     rows = []
     for length in (256, 1024, 2048, 4096, 8000):
         calls = {count: forward_call(model, count, length) for count in (4, 20)}
