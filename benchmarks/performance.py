@@ -119,7 +119,7 @@ GROUPS = {
 
 def profile() -> list[dict[str, Any]]:
     """Shares of a forward of the embedded target, by kind of operator; the rest is everything between them."""
-    model = sdar.build(configured({}), RandomWeights(configured({})), torch.float32, torch.device("cpu"))
+    model = built(configured({}), RandomWeights(configured({})), torch.float32)
     rows = []
     for count in (4, 20, 64):
         call = forward_call(model, count, 256)
