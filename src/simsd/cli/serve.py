@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simsd.cli import common
+from simsd.cli import cluster, common
 from simsd.cli.options import Decoding, decoding_options
 from simsd.errors import ConfigError
 
@@ -19,8 +19,12 @@ if TYPE_CHECKING:
 FORMATS = ("text", "json")
 
 
-def _option(name: str, text: str, **more: Any) -> Any:
-    return typer.Option(name, help=text, rich_help_panel="Server", **more)
+def _option(name: str, text: str, panel: str = "Server", **more: Any) -> Any:
+    return typer.Option(name, help=text, rich_help_panel=panel, **more)
+
+
+def _of_many(name: str, text: str, **more: Any) -> Any:
+    return _option(name, text, panel="Many replicas", show_default=False, **more)
 
 
 @decoding_options(
@@ -64,10 +68,21 @@ def serve(
         _option("--allow-origin", "Web origin that browsers may call from; may be repeated.", show_default=False),
     ] = None,
     log_format: Annotated[str, _option("--log-format", "text or json, a line each on standard error.")] = "text",
+    ray: Annotated[bool, _of_many("--ray", "Serve with replicas on a Ray cluster.")] = False,
+    ray_address: Annotated[
+        str | None, _of_many("--ray-address", "A cluster that runs, auto for the one here. Default: one is started.")
+    ] = None,
+    min_replicas: Annotated[int | None, _of_many("--min-replicas", "Fewest replicas. Default: 1.")] = None,
+    max_replicas: Annotated[int | None, _of_many("--max-replicas", "Most replicas. Default: the fewest.")] = None,
+    target_ongoing_requests: Annotated[
+        float | None,
+        _of_many("--target-ongoing-requests", "Requests a replica that decide on the number. Default: its places."),
+    ] = None,
 ) -> None:
     """Serve a model to OpenAI clients. The decoding and sampling flags are the defaults of requests."""
     if log_format not in FORMATS:
         raise ConfigError(f"--log-format is {log_format!r}; choose one of {', '.join(FORMATS)}.")
+    fleet = cluster.fleet(ray, ray_address, min_replicas, max_replicas, target_ongoing_requests)
     settings_of = _settings_class()
     defaults = options.sampling_params()
     settings = settings_of(
@@ -81,15 +96,14 @@ def serve(
         defaults=defaults,
         max_tokens=options.max_tokens,
     )
+    sizes = {"max_num_seqs": max_num_seqs, "max_model_len": max_model_len}
+    if fleet is not None:
+        plan = cluster.plan(options, settings, log_format, model=model, prefix_caching=prefix_caching, **sizes)
+        cluster.serve(plan, fleet, host, _free_port(host, port, ray_address), ray_address)
+        return
     with _listen(host, port) as listener:  # before the model is loaded, which may take minutes
         with common.loading("Loading the model"):
-            llm = common.make_llm(
-                options,
-                model=model,
-                max_num_seqs=max_num_seqs,
-                max_model_len=max_model_len,
-                prefix_caching=prefix_caching,
-            )
+            llm = common.make_llm(options, model=model, prefix_caching=prefix_caching, **sizes)
         from simsd.serving.app import create_app
 
         _run(create_app(llm, settings), settings, listener, log_format)
@@ -106,6 +120,16 @@ def _settings_class() -> type[ServerSettings]:
     from simsd.serving.settings import ServerSettings
 
     return ServerSettings
+
+
+def _free_port(host: str, port: int, ray_address: str | None) -> int:
+    """The port for replicas: one that is free here, where the cluster is started here. Raises ConfigError."""
+    if ray_address is None:
+        with _listen(host, port) as listener:
+            return listener.getsockname()[1]
+    if port == 0:
+        raise ConfigError("--port 0 takes a free port of this machine; with --ray-address name one.")
+    return port
 
 
 def _listen(host: str, port: int) -> socket.socket:

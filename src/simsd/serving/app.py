@@ -33,10 +33,13 @@ from simsd.serving.streams import ChunkWriter, events, first_of
 CLIENT_LEFT = 499  # nobody reads it but the log
 
 
-def create_app(llm: LLM, settings: ServerSettings | None = None) -> FastAPI:
-    """A server of `llm`, whose options are the defaults of requests. `app.state.engine` decodes while the app runs."""
+def create_app(llm: LLM, settings: ServerSettings | None = None, engine_name: str = "0") -> FastAPI:
+    """A server of `llm`, whose options are the defaults of requests. `app.state.engine` decodes while the app runs.
+
+    engine_name: the label `engine` of its metrics, which tells several servers of one model apart.
+    """
     settings = settings or ServerSettings()
-    metrics = Metrics(settings.model_name)
+    metrics = Metrics(settings.model_name, engine_name)
     pool = Pool(llm, settings.max_option_sets)
     engine = Engine(pool, llm.max_num_seqs, settings.max_waiting, metrics)
 

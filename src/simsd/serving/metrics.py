@@ -14,11 +14,11 @@ REASONS = ("stop", "length", "abort", "error")
 
 
 class Metrics:
-    """The metrics of one server, in a registry of their own."""
+    """The metrics of one server, in a registry of their own. engine: its name among several servers of the model."""
 
-    def __init__(self, model_name: str) -> None:
+    def __init__(self, model_name: str, engine: str = "0") -> None:
         self.registry = CollectorRegistry()
-        self._labels = {"model_name": model_name, "engine": "0"}
+        self._labels = {"model_name": model_name, "engine": engine}
         self._running = self._gauge("vllm:num_requests_running", "Requests that are being decoded.")
         self._waiting = self._gauge("vllm:num_requests_waiting", "Requests that wait for a place.")
         self._success = Counter(
@@ -53,7 +53,7 @@ class Metrics:
             registry=self.registry,
         )
         self._refused = Counter(
-            "simsd:http_errors", "Responses with an error status.", ("model_name", "status"), registry=self.registry
+            "simsd:http_errors", "Responses with an error status.", (*self._labels, "status"), registry=self.registry
         )
 
     def watch(self, running: Callable[[], int], waiting: Callable[[], int]) -> None:
@@ -95,7 +95,7 @@ class Metrics:
                 self._mean_inter.observe(decode / (tokens - 1))
 
     def error(self, status: int) -> None:
-        self._refused.labels(self._labels["model_name"], str(status)).inc()
+        self._refused.labels(**self._labels, status=str(status)).inc()
 
     def render(self) -> bytes:
         """The text format of Prometheus."""

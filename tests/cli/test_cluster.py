@@ -1,0 +1,51 @@
+"""`simsd serve --ray`: what is refused before a cluster is started."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tests.cli.conftest import Run
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--ray-address", "auto"),
+        ("--min-replicas", "2"),
+        ("--max-replicas", "2"),
+        ("--target-ongoing-requests", "8"),
+    ],
+)
+def test_flags_of_many_replicas_need_ray(run: Run, flags: tuple[str, ...]) -> None:
+    found = run("serve", *flags)
+    assert found.exit_code == 2
+    assert found.stderr == f"simsd: {flags[0]} is for many replicas; add --ray.\n"
+
+
+@pytest.mark.parametrize("missing", ["ray", "ray.serve"])
+def test_without_the_extra_it_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    found = run("serve", "--ray")
+    assert found.exit_code == 2
+    assert "pip install 'simsd[ray]'" in found.stderr
+    assert found.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (("--min-replicas", "2", "--max-replicas", "1"), "max_replicas is 1, less than min_replicas, 2"),
+        (("--min-replicas", "0"), "min_replicas is 0"),
+        (("--max-num-seqs", "0"), "max_num_seqs is 0"),
+        (("--ray-address", "auto", "--port", "0"), "with --ray-address name one"),
+        (("--ray-address", "auto"), "the Ray cluster 'auto' cannot be joined"),
+    ],
+)
+def test_mistakes_are_one_sentence(run: Run, flags: tuple[str, ...], says: str) -> None:
+    pytest.importorskip("ray")
+    found = run("serve", "--ray", *flags)
+    assert found.exit_code == 2
+    assert says in found.stderr
+    assert found.stderr.count("\n") == 1
