@@ -279,6 +279,11 @@ class LLM:
             ids = prompt  # type: ignore[assignment]
         return self._generation(ids, self._params(params, 1, False)[0], None)
 
+    def prepare(self) -> None:
+        """Measures what an automatic window needs, up to two seconds, unless it is known: the first request of all would
+        wait for it, though no figure counts it. A server does so before it opens."""
+        self._costs.table(self._scheduler.target)
+
     def step(self) -> None:
         """One round for all requests that are started and not ended, in whatever thread it is called."""
         self._scheduler.step()

@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from simsd import LLM, SamplingParams
+from simsd.engine import costs
+from simsd.engine.costs import Costs
 from tests.serving.support import ANSWER, CHAT, QUESTION, TEXT, running, text_of
 
 RAW = f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n"
@@ -266,5 +268,20 @@ def test_the_operators_defaults_hold_where_a_request_says_nothing(pair: LLM) -> 
             other = await server.json(temperature=1.5, seed=5, max_tokens=9)
             assert found["choices"] == other["choices"]
             assert (await server.json(temperature=0, max_tokens=6))["choices"][0]["message"]["content"] == ANSWER[:6]
+
+    asyncio.run(check())
+
+
+def test_a_server_has_measured_the_forwards_before_its_first_request(
+    pair: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = pair.with_options(method="none", num_speculative_tokens="auto")  # a request may ask for another method
+    own._costs = Costs()
+
+    async def check() -> None:
+        async with running(own) as server:
+            monkeypatch.setattr(costs, "measure", lambda *_: pytest.fail("a request waited for the measuring"))
+            found = await server.json(simsd={"method": "exact"})
+            assert found["simsd"]["method"] == "exact"
 
     asyncio.run(check())

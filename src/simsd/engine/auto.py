@@ -98,7 +98,7 @@ class Auto:
         self.rounds = 0
 
     def prepare(self) -> CostTable:
-        """Asks for the costs, if that has not been done: it may measure, which is no round's time."""
+        """Asks for the costs, if that has not been done: it may measure, which the scheduler does before any clock."""
         if self._table is None:
             self._table = self._costs()
         return self._table

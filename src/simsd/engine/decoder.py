@@ -63,8 +63,6 @@ class Decoder:
 
     def round(self, sequences: Many[Sequence], rules: Rules) -> None:
         """One target forward for all sequences; each takes over what it decides, and may end or fail by it."""
-        if self.auto is not None:
-            self.auto.prepare()
         clock = [time.perf_counter()]
         now = Round.of(sequences, self.target.model.device)
         before = self.drafter.forwards if self.drafter else 0

@@ -69,6 +69,14 @@ class Stats:
             total._add(one, [f.name for f in fields(cls) if f.name != "acceptance_histogram"])
         return total
 
+    def since(self, earlier: Stats) -> Stats:
+        """What was counted since `earlier`, a copy of these figures."""
+        names = [f.name for f in fields(Stats) if f.name != "acceptance_histogram"]
+        grown = Stats(**{name: getattr(self, name) - getattr(earlier, name) for name in names})
+        pairs = zip_longest(self.acceptance_histogram, earlier.acceptance_histogram, fillvalue=0)
+        grown.acceptance_histogram = [now - before for now, before in pairs]
+        return grown
+
     def _add(self, other: Stats, names: Iterable[str]) -> None:
         """Adds the named figures, and the histogram."""
         for name in names:

@@ -55,9 +55,16 @@ class Scheduler:
 
     def add(self, sequence: Sequence) -> None:
         """Queues a sequence; it starts in the next `step` that has a free place."""
+        self.prepare()
         sequence.started = time.perf_counter()
         with self.lock:
             self.waiting.append(sequence)
+
+    def prepare(self) -> None:
+        """Measures, once, what an automatic window asks of the machine: seconds that are no request's and no round's."""
+        if self.decoder.auto is not None:
+            with self.lock:
+                self.decoder.auto.prepare()
 
     @torch.inference_mode()  # freeing a place moves another sequence's K/V
     def cancel(self, sequence: Sequence) -> None:

@@ -98,7 +98,8 @@ def create_app(llm: LLM, settings: ServerSettings | None = None) -> FastAPI:
 
 
 def _warm_up(llm: LLM) -> None:
-    """The first conversation of a process loads the library that renders chat templates: seconds."""
+    """What takes seconds once: measuring the forwards, and loading the library that renders chat templates."""
+    llm.prepare()
     if llm.tokenizer.chat_template is not None:
         with suppress(SimsdError):  # a template may refuse this one; the requests will tell
             llm.tokenizer.apply_chat_template([{"role": "user", "content": "Hello"}])
