@@ -280,8 +280,7 @@ class LLM:
         return self._generation(ids, self._params(params, 1, False)[0], None)
 
     def prepare(self) -> None:
-        """Measures what an automatic window needs, up to two seconds, unless it is known: the first request of all would
-        wait for it, though no figure counts it. A server does so before it opens."""
+        """Measures what an automatic window needs, up to two seconds; the first request would wait for it."""
         self._costs.table(self._scheduler.target)
 
     def step(self) -> None:

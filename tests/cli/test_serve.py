@@ -8,7 +8,8 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import httpx
@@ -18,9 +19,9 @@ from tests.cli.conftest import Run
 
 
 @contextmanager
-def serving(*flags: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(*flags: str, preexec: Callable[[], None] | None = None) -> Iterator[tuple[subprocess.Popen[str], str]]:
     command = [sys.executable, "-m", "simsd.cli.main", "serve", "--port", "0", "--log-format", "json", *flags]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=preexec) as process:
         try:
             assert process.stderr is not None
             ready = json.loads(process.stderr.readline())
@@ -88,3 +89,52 @@ def test_without_the_extra_it_says_what_to_install(run: Run, monkeypatch: pytest
     found = run("serve")
     assert found.exit_code == 2
     assert "simsd[serve]" in found.stderr
+
+
+ENDLESS = {"messages": [{"role": "user", "content": "Count."}], "stream": True, "simsd": {"ignore_eos": True}}
+
+
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_it_at_once_with_a_word_to_everyone(first: signal.Signals) -> None:
+    with serving("--method", "none", "--max-num-seqs", "1", "--shutdown-timeout", "1000") as (process, url):
+        with ThreadPoolExecutor() as threads, httpx.Client(base_url=url, timeout=60.0) as client:
+            with client.stream("POST", "/v1/chat/completions", json=ENDLESS) as response:
+                lines = response.iter_lines()
+                next(lines)
+                whole = ENDLESS | {"stream": False}
+                waiting = [threads.submit(httpx.post, f"{url}/v1/chat/completions", json=whole) for _ in range(4)]
+                while "num_requests_waiting{engine=\"0\",model_name=\"tiny\"} 4.0" not in client.get("/metrics").text:
+                    pass
+                process.send_signal(first)
+                process.send_signal(signal.SIGINT)
+                rest = [line for line in lines if line]
+            assert [future.result().status_code for future in waiting] == [503] * 4
+        assert json.loads(rest[-2][6:])["error"]["code"] == "shutting_down"
+        assert rest[-1] == "data: [DONE]"
+        assert process.stderr is not None
+        log = [json.loads(line) for line in process.stderr.read().splitlines()]  # and no line that is something else
+        assert process.wait(60.0) == (130 if first == signal.SIGINT else -signal.SIGTERM)
+        assert [line["event"] for line in log if line["level"] != "INFO"] == ["ending"]
+        assert not any("traceback" in line for line in log)
+
+
+def test_a_flood_of_connections_is_outlived_with_few_files_and_few_words() -> None:
+    def few_files() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+
+    resource = pytest.importorskip("resource")
+    with serving(preexec=few_files) as (process, url):
+        address = httpx.URL(url)
+        flood = []
+        for _ in range(200):
+            flood.append(socket.create_connection((address.host, address.port or 80)))
+            flood[-1].sendall(b"POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\n")
+        for _ in range(5):
+            assert httpx.get(f"{url}/health", timeout=10.0).status_code == 200
+        for one in flood:
+            one.close()
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr is not None
+        log = process.stderr.read()
+        assert "Traceback" not in log
+        assert len(log) < 2000

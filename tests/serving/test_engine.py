@@ -54,6 +54,10 @@ class FakeGeneration:
         if self in self.llm.generations:
             self.llm.generations.remove(self)
 
+    @property
+    def decoded(self) -> int:
+        return self.rounds_run
+
     def rounds(self) -> list[Any]:
         return []
 

@@ -12,8 +12,7 @@ from simsd.cli.options import Decoding, decoding_options
 from simsd.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
-
+    from simsd.llm import LLM
     from simsd.serving.settings import ServerSettings
 
 FORMATS = ("text", "json")
@@ -84,9 +83,7 @@ def serve(
     with _listen(host, port) as listener:  # before the model is loaded, which may take minutes
         with common.loading("Loading the model"):
             llm = common.make_llm(options, model=model, max_num_seqs=max_num_seqs, max_model_len=max_model_len, prefix_caching=prefix_caching)
-        from simsd.serving.app import create_app
-
-        _run(create_app(llm, settings), settings, listener, log_format)
+        _run(llm, settings, listener, log_format)
 
 
 def _settings_class() -> type[ServerSettings]:
@@ -110,21 +107,11 @@ def _listen(host: str, port: int) -> socket.socket:
         raise ConfigError(f"cannot listen on {host}, port {port} ({error.strerror}); choose another.") from error
 
 
-def _run(app: FastAPI, settings: ServerSettings, listener: socket.socket, log_format: str) -> None:
+def _run(llm: LLM, settings: ServerSettings, listener: socket.socket, log_format: str) -> None:
     """Serves until SIGINT or SIGTERM; what runs then is finished first."""
-    import uvicorn
-
     from simsd.serving import logs
+    from simsd.serving.app import create_app
+    from simsd.serving.server import Server
 
     logs.to_stream(log_format)
-    host, port = listener.getsockname()[:2]
-    address = f"[{host}]" if ":" in host else host
-    logs.event("ready", url=f"http://{address}:{port}", model=settings.model_name)
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,  # the application logs requests, with their ids
-        server_header=False,
-        timeout_graceful_shutdown=max(1, round(settings.shutdown_timeout)),
-    )
-    uvicorn.Server(config).run(sockets=[listener])
+    Server(create_app(llm, settings)).run(sockets=[listener])

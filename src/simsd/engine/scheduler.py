@@ -61,7 +61,7 @@ class Scheduler:
             self.waiting.append(sequence)
 
     def prepare(self) -> None:
-        """Measures, once, what an automatic window asks of the machine: seconds that are no request's and no round's."""
+        """Measures, once, what an automatic window asks of the machine, in seconds that are nobody's."""
         if self.decoder.auto is not None:
             with self.lock:
                 self.decoder.auto.prepare()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from http import HTTPStatus
 from typing import Any
 
 from simsd.errors import ModelError, NumericalError, SimsdError
@@ -41,9 +43,9 @@ class ApiError(SimsdError):
         return {} if self.retry_after is None else {"retry-after": str(self.retry_after)}
 
 
-def queue_full(waiting: int, retry_after: int) -> ApiError:
+def queue_full(waiting: int, count: int, retry_after: int) -> ApiError:
     return ApiError(
-        f"{waiting} requests are waiting already; try again in {retry_after} s",
+        f"{waiting} answers are waited for already, and {count} more are too many; try again in {retry_after} s",
         status=429,
         kind="rate_limit_error",
         code="queue_full",
@@ -80,6 +82,10 @@ def shutting_down() -> ApiError:
     )
 
 
+def request_late(seconds: float) -> ApiError:
+    return ApiError(f"the request did not arrive within {seconds:g} s", status=408, kind="timeout_error")
+
+
 def internal(request_id: str) -> ApiError:
     return ApiError(
         f"the server failed on this request; its log has the details under request id {request_id}",
@@ -97,6 +103,15 @@ def no_memory() -> ApiError:
         code="out_of_memory",
         retry_after=5,
     )
+
+
+def raw_response(error: ApiError) -> bytes:
+    """The whole response, for a connection on which no request was understood; it is closed then."""
+    body = json.dumps(error.to_dict()).encode()
+    headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
+    lines = [f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}"]
+    lines += [f"{name}: {value}" for name, value in (headers | error.headers).items()]
+    return "\r\n".join([*lines, "", ""]).encode() + body
 
 
 def as_api_error(error: BaseException, request_id: str) -> ApiError:
