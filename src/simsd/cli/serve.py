@@ -82,7 +82,8 @@ def serve(
     )
     with _listen(host, port) as listener:  # before the model is loaded, which may take minutes
         with common.loading("Loading the model"):
-            llm = common.make_llm(options, model=model, max_num_seqs=max_num_seqs, max_model_len=max_model_len, prefix_caching=prefix_caching)
+            sizes = {"max_num_seqs": max_num_seqs, "max_model_len": max_model_len}
+            llm = common.make_llm(options, model=model, prefix_caching=prefix_caching, **sizes)
         _run(llm, settings, listener, log_format)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -32,7 +32,7 @@ def most_connections() -> int:
     except ImportError:  # Windows has no such limit
         return 2**14
     # those that are accepted, and those that are being closed, have files too
-    most = files - len(os.listdir("/dev/fd")) - ROOM - 3 * ACCEPTED_AT_ONCE
+    most = files - sum(1 for _ in Path("/dev/fd").iterdir()) - ROOM - 3 * ACCEPTED_AT_ONCE
     if most < FEWEST:
         raise ConfigError(f"this process may have only {files} open files; give it 256 or more (ulimit -n)")
     return most
