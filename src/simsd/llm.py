@@ -353,7 +353,7 @@ class LLM:
         for one in {id(one): one for one in each}.values():
             if not isinstance(one, SamplingParams):
                 raise ConfigError(f"params is {type(one).__name__}; give SamplingParams, one for all or one a prompt")
-            one.resolve(self.options, 0)
+            one.resolve(self.options, 0, self.config.vocab_size)
         wanted = self.options.method != "none" and self.options.drafter == "trajectory"
         if wanted and not recorded:
             raise ConfigError("drafter 'trajectory' needs recorded trajectories: generate(trajectories=...)")

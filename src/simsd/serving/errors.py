@@ -6,7 +6,10 @@ import json
 from http import HTTPStatus
 from typing import Any
 
-from simsd.errors import ModelError, NumericalError, SimsdError
+from simsd.errors import LongPromptError, ModelError, NumericalError, SimsdError
+from simsd.serving.logs import shortened
+
+MOST_MESSAGE = 380  # characters: what a client sent may be as long as a body, and its quotation not
 
 
 class ApiError(SimsdError):
@@ -35,8 +38,9 @@ class ApiError(SimsdError):
     def to_dict(self) -> dict[str, Any]:
         """The body of the response."""
         # a message may quote what the client sent, which need not be valid Unicode
-        message = str(self).encode("utf-8", "backslashreplace").decode("utf-8")
-        return {"error": {"message": message, "type": self.kind, "param": self.param, "code": self.code}}
+        message = shortened(str(self), MOST_MESSAGE).encode("utf-8", "backslashreplace").decode("utf-8")
+        param = None if self.param is None else shortened(self.param)
+        return {"error": {"message": message, "type": self.kind, "param": param, "code": self.code}}
 
     @property
     def headers(self) -> dict[str, str]:
@@ -122,6 +126,8 @@ def as_api_error(error: BaseException, request_id: str) -> ApiError:
         return ApiError(str(error), status=500, kind="server_error", code="numerical_error")
     if isinstance(error, ModelError):
         return ApiError(str(error), code="model_error")
+    if isinstance(error, LongPromptError):  # without the advice, which is for operators
+        return ApiError(f"{error.told}; shorten it", code="context_length_exceeded")
     if isinstance(error, SimsdError):
         return ApiError(str(error))
     # torch's own class is told by its name: it differs between devices
