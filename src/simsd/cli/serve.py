@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -84,7 +85,7 @@ def serve(
         with common.loading("Loading the model"):
             sizes = {"max_num_seqs": max_num_seqs, "max_model_len": max_model_len}
             llm = common.make_llm(options, model=model, prefix_caching=prefix_caching, **sizes)
-        _run(llm, settings, listener, log_format)
+        _run(llm, settings, listener, log_format, max_model_len)
 
 
 def _settings_class() -> type[ServerSettings]:
@@ -108,11 +109,13 @@ def _listen(host: str, port: int) -> socket.socket:
         raise ConfigError(f"cannot listen on {host}, port {port} ({error.strerror}); choose another.") from error
 
 
-def _run(llm: LLM, settings: ServerSettings, listener: socket.socket, log_format: str) -> None:
+def _run(llm: LLM, settings: ServerSettings, listener: socket.socket, log_format: str, asked: int | None) -> None:
     """Serves until SIGINT or SIGTERM; what runs then is finished first."""
     from simsd.serving import logs
     from simsd.serving.app import create_app
     from simsd.serving.server import Server
 
     logs.to_stream(log_format)
+    if asked is not None and asked > llm.config.max_position_embeddings:
+        logs.event("max_model_len", logging.WARNING, asked=asked, model_allows=llm.max_model_len)
     Server(create_app(llm, settings)).run(sockets=[listener])

@@ -10,26 +10,27 @@ from contextlib import asynccontextmanager, suppress
 from fastapi import FastAPI, Request
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from simsd import __version__
+from simsd.engine.options import SamplingParams
 from simsd.errors import SimsdError
 from simsd.llm import LLM
 from simsd.serving.endpoints import Answering
 from simsd.serving.engine import Engine
 from simsd.serving.errors import ApiError, as_api_error
-from simsd.serving.logs import event
+from simsd.serving.logs import event, shortened
 from simsd.serving.metrics import Metrics
-from simsd.serving.middleware import ApiKey, RequestLog, WholeBody, refuse
+from simsd.serving.middleware import ApiKey, Cors, RequestLog, WholeBody, refuse
 from simsd.serving.openai_format import ChatEndpoint, CompletionEndpoint, model_card
 from simsd.serving.page import page_routes
 from simsd.serving.pool import Pool
 from simsd.serving.schemas import ChatRequest, CompletionRequest
 from simsd.serving.settings import ServerSettings
 
-READ = ("GET", "HEAD")
+READ = ["GET", "HEAD"]
+WARM_UP = SamplingParams(max_tokens=16, ignore_eos=True)
 
 
 def create_app(llm: LLM, settings: ServerSettings | None = None) -> FastAPI:
@@ -41,7 +42,7 @@ def create_app(llm: LLM, settings: ServerSettings | None = None) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        await asyncio.to_thread(_warm_up, llm)
+        await asyncio.to_thread(_warm_up, pool)
         engine.start()
         try:
             yield
@@ -66,12 +67,18 @@ def create_app(llm: LLM, settings: ServerSettings | None = None) -> FastAPI:
     return app
 
 
-def _warm_up(llm: LLM) -> None:
-    """What takes seconds once: measuring the forwards, and loading the library that renders chat templates."""
-    llm.prepare()
-    if llm.tokenizer.chat_template is not None:
-        with suppress(SimsdError):  # a template may refuse this one; the requests will tell
-            llm.tokenizer.apply_chat_template([{"role": "user", "content": "Hello"}])
+def _warm_up(pool: Pool) -> None:
+    """What takes long once: measuring the forwards, making caches, and the first call of everything a request needs."""
+    llm = pool.lease({})
+    try:
+        llm.prepare()
+        with suppress(SimsdError):  # a template may refuse this conversation; the requests will tell
+            if llm.tokenizer.chat_template is None:
+                llm.generate("Hello", WARM_UP)
+            else:
+                llm.chat([{"role": "user", "content": "Hello"}], WARM_UP)
+    finally:
+        pool.release(llm)
 
 
 def _add_status_routes(app: FastAPI, engine: Engine, metrics: Metrics, llm: LLM, settings: ServerSettings) -> None:
@@ -84,7 +91,7 @@ def _add_status_routes(app: FastAPI, engine: Engine, metrics: Metrics, llm: LLM,
     @app.api_route("/v1/models/{name:path}", methods=READ)
     async def one_model(name: str) -> Response:
         if name != settings.model_name:
-            raise ApiError(f"the model {name!r} does not exist here", status=404, code="model_not_found")
+            raise ApiError(f"the model {shortened(name)!r} does not exist here", status=404, code="model_not_found")
         return JSONResponse(model)
 
     @app.api_route("/health", methods=READ)
@@ -102,9 +109,7 @@ def _add_middleware(app: FastAPI, metrics: Metrics, settings: ServerSettings) ->
     if settings.api_key is not None:
         app.add_middleware(ApiKey, key=settings.api_key)
     if settings.allow_origins:
-        app.add_middleware(
-            CORSMiddleware, allow_origins=list(settings.allow_origins), allow_methods=["*"], allow_headers=["*"]
-        )
+        app.add_middleware(Cors, allow_origins=list(settings.allow_origins), allow_methods=["*"], allow_headers=["*"])
     app.add_middleware(RequestLog, metrics=metrics)
 
 
@@ -115,7 +120,7 @@ def _add_error_handlers(app: FastAPI) -> None:
     async def of_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         kind = "invalid_request_error" if error.status_code < 500 else "server_error"
-        message = f"{request.method} {request.url.path}: {error.detail}"
+        message = f"{request.method} {shortened(request.url.path)}: {error.detail}"
         return refuse(ApiError(message, status=error.status_code, kind=kind), dict(error.headers or {}))
 
     app.add_exception_handler(SimsdError, known)

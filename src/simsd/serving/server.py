@@ -47,7 +47,7 @@ class ServerConfig(uvicorn.Config):
 
 
 class Server(uvicorn.Server):
-    """Serves the application. The first signal lets requests finish in `shutdown_timeout` seconds, a second ends them."""
+    """Serves the application. At a signal requests may finish in `shutdown_timeout` seconds, a second ends them."""
 
     def __init__(self, app: FastAPI, connections: int | None = None) -> None:
         """app: made by `create_app`. connections: the most there may be; None is as many as the open files allow.
