@@ -1,4 +1,4 @@
-"""What is answered besides chats: unknown paths and methods, HEAD, encodings, preflights, and words too long to repeat."""
+"""Answers other than chats: unknown paths and methods, HEAD, encodings, preflights, and words too long to repeat."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_words_too_long_to_repeat_are_cut(noise: LLM, caplog: pytest.LogCaptureF
                 (server.post(model=long), 404),
                 (server.client.get(f"/{long[:60_000]}"), 404),
                 (server.client.get(f"/v1/models/{long[:60_000]}"), 404),
-                (server.post(**{long: 1}), 400),
+                (server.post(CHAT, **{long: 1}), 400),
                 (server.post(simsd={long: 1}), 400),
                 (server.post(simsd={"method": long}), 400),
                 (server.post(simsd={"num_speculative_tokens": long}), 400),

@@ -82,7 +82,7 @@ def _warm_up(pool: Pool) -> None:
 
 
 def _add_status_routes(app: FastAPI, engine: Engine, metrics: Metrics, llm: LLM, settings: ServerSettings) -> None:
-    model = model_card(settings.model_name, int(time.time()), llm)
+    model = model_card(settings.model_name, int(time.time()), llm, settings.defaults.temperature)
 
     @app.api_route("/v1/models", methods=READ)
     async def models() -> Response:
