@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
@@ -20,11 +20,15 @@ from tests.cli.conftest import Run
 
 
 @contextmanager
-def serving(*flags: str, preexec: Callable[[], None] | None = None) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def serving(
+    *flags: str, preexec: Callable[[], None] | None = None, warnings: Sequence[str] = ()
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
     command = [sys.executable, "-m", "simsd.cli.main", "serve", "--port", "0", "--log-format", "json", *flags]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=preexec) as process:
         try:
             assert process.stderr is not None
+            for before in warnings:
+                assert json.loads(process.stderr.readline())["event"] == before
             ready = json.loads(process.stderr.readline())
             assert ready["event"] == "ready"
             yield process, ready["url"]
@@ -72,6 +76,7 @@ def test_a_port_that_is_taken_is_one_sentence(run: Run) -> None:
         (("--log-format", "xml"), "--log-format is 'xml'"),
         (("--request-timeout", "0"), "request_timeout is 0"),
         (("--max-waiting", "-1"), "max_waiting is -1"),
+        (("--allow-origin", "foo"), "the allowed origin 'foo'"),
         (("--api-key", " "), "the API key is empty"),
         (("--host", "no.such.host.invalid"), "cannot listen on no.such.host.invalid"),
         (("--method", "magic"), "--method is 'magic'"),
@@ -136,3 +141,8 @@ def test_a_flood_of_connections_is_outlived_with_few_files_and_few_words() -> No
         log = process.stderr.read()
         assert "Traceback" not in log
         assert len(log) < 2000
+
+
+def test_a_length_that_the_model_does_not_allow_is_told_at_the_start() -> None:
+    with serving("--max-model-len", "5000", warnings=["max_model_len"]) as (_, url):
+        assert httpx.get(f"{url}/v1/models").json()["data"][0]["max_model_len"] < 5000
