@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from simsd import LLM, SamplingParams, __version__
@@ -30,11 +31,16 @@ from simsd.engine.runner import Runner
 from simsd.evaluation.statistics import Spread
 from simsd.evaluation.suites import SUITES
 from simsd.models import sdar
+from simsd.models.attention import attend
+from simsd.models.cache import KVCache
 from simsd.models.config import ModelConfig
+from simsd.models.linear import Linear
 from simsd.models.loader import embedded
 from simsd.models.memory import Placed, cache_bytes
+from simsd.models.norm import RMSNorm
+from simsd.models.parts import Parts
 from simsd.models.transformer import Transformer
-from simsd.models.weights import WeightFiles
+from simsd.models.weights import Piece, WeightFiles
 from simsd.progress import track
 
 RESULT = Path(__file__).resolve().parent / "results" / "performance.json"
@@ -67,13 +73,15 @@ class RandomWeights(WeightFiles):
         self.shapes = sdar.weight_shapes(config)[0]
         self._noise = torch.rand(1 << 20, generator=torch.Generator().manual_seed(0)).sub_(0.5).mul_(0.05)
 
-    def read(self, names: str | Sequence[str], dtype: torch.dtype, device: torch.device) -> Tensor:
-        names = [names] if isinstance(names, str) else names
-        rows = sum(self.shapes[name][0] for name in names)
-        found = torch.empty(rows, *self.shapes[names[0]][1:], dtype=dtype, device=device)
-        for part in found.view(-1).split(self._noise.numel()):
-            part.copy_(self._noise[: part.numel()])
-        return found
+    def stored(self, piece: Piece) -> Tensor:
+        shape = torch.Size(piece.shape(self.shapes[piece.name]))
+        copies = -(-shape.numel() // self._noise.numel())
+        return self._noise.repeat(copies)[: shape.numel()].view(shape)
+
+
+def built(config: ModelConfig, dtype: torch.dtype) -> Transformer:
+    """A model of random weights."""
+    return sdar.build(config, Parts(RandomWeights(config), dtype, torch.device("cpu"), config.rms_norm_eps))
 
 
 def configured(changes: dict[str, Any]) -> ModelConfig:
@@ -102,6 +110,82 @@ def forward_call(model: Transformer, rows: int, prefix: int) -> Callable[[], obj
     return lambda: runner.logits(layout, [prefix], [0])
 
 
+# ---------------------------------------------------------------------- where the time goes
+GROUPS = {
+    "products": ("mkldnn::", "aten::linear", "aten::addmm", "aten::mm"),
+    "attention": ("aten::bmm", "aten::baddbmm", "aten::_softmax"),
+    "norms": ("aten::linalg_vector_norm", "aten::hypot_", "aten::div"),
+}
+
+
+def profile() -> list[dict[str, Any]]:
+    """Shares of a forward of the embedded target, by kind of operator; the rest is everything between them."""
+    model = built(configured({}), torch.float32)
+    rows = []
+    for count in (4, 20, 64):
+        call = forward_call(model, count, 256)
+        for _ in range(20):
+            call()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+            for _ in range(50):
+                call()
+        spent = {event.key: event.self_cpu_time_total for event in seen.key_averages()}
+        total = sum(spent.values())
+        shares = {
+            group: sum(time for name, time in spent.items() if name.startswith(names)) / total
+            for group, names in GROUPS.items()
+        }
+        rows.append({"rows": count, **shares, "rest": 1 - sum(shares.values())})
+    return rows
+
+
+def steps() -> list[dict[str, Any]]:
+    """What was built beside PyTorch's plain way to do the same, at the shapes of the embedded target: plain / built."""
+    config = configured({})
+    heads, kv, size = config.num_attention_heads, config.num_key_value_heads, config.head_dim
+    hidden, inner, length = config.hidden_size, config.intermediate_size, 256
+    shapes = [((heads + 2 * kv) * size, hidden), (hidden, heads * size), (2 * inner, hidden), (hidden, inner)]
+    # as many different weights as a model has, so that none waits in a nearer cache than in a forward
+    weights = [torch.randn(shape) * 0.02 for _ in range(config.num_hidden_layers) for shape in shapes]
+    packed = [Linear(weight) for weight in weights]
+    norm = RMSNorm(torch.ones(hidden), config.rms_norm_eps)
+    found = []
+    for rows in (4, 20, 64):
+        inputs = {width: torch.randn(rows, width) for width in {weight.shape[1] for weight in weights}}
+        q = torch.randn(1, kv, heads // kv * rows, size)
+        keys, values = torch.randn(2, 1, kv, length, size)
+        bias = torch.zeros(1, 1, heads // kv * rows, length)
+        grown = [torch.randn(1, kv, length - rows, size) for _ in range(2)]
+        new = torch.randn(1, kv, rows, size)
+        cache = KVCache(1, 1, kv, length, size)
+
+        def plain_attention(q=q, keys=keys, values=values, bias=bias, rows=rows) -> Tensor:
+            wide = [part.repeat_interleave(heads // kv, 1) for part in (keys, values)]
+            return F.scaled_dot_product_attention(q.view(1, heads, rows, size), *wide, attn_mask=bias[:, :, :rows])
+
+        pairs: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
+            "products, weights packed ahead": (
+                lambda inputs=inputs: [F.linear(inputs[w.shape[1]], w) for w in weights],
+                lambda inputs=inputs: [f(inputs[w.shape[1]]) for f, w in zip(packed, weights, strict=True)],
+            ),
+            "norm from two operators of vectors": (
+                lambda x=inputs[hidden]: F.rms_norm(x, (hidden,), norm.weight, config.rms_norm_eps),
+                lambda x=inputs[hidden]: norm(x),
+            ),
+            "attention, grouped queries folded into rows": (
+                plain_attention,
+                lambda q=q, keys=keys, values=values, bias=bias: attend(q, keys, values, bias),
+            ),
+            "cache written in place": (
+                lambda grown=grown, new=new: [torch.cat((old, new), 2) for old in grown],
+                lambda cache=cache, new=new, at=length - rows: cache.write(0, new, new, at),
+            ),
+        }
+        for name, (plain, built) in pairs.items():
+            found.append({"step": name, "rows": rows, "plain_over_built": median(plain, 51) / median(built, 51)})
+    return found
+
+
 # ---------------------------------------------------------------------- the memory's speed
 def read_bandwidth(nbytes: int) -> float:
     """Bytes a second that a plain read of so many bytes comes to; beyond 1 GiB the same ones are read again."""
@@ -114,11 +198,11 @@ def forwards() -> list[dict[str, Any]]:
     found = []
     for name, shape in SIZES.items():
         config = configured(LARGE | shape if shape else {})
-        weights = RandomWeights(config)
+        shapes = sdar.weight_shapes(config)[0].values()
         for dtype in (torch.float32, torch.bfloat16):
-            model = sdar.build(config, weights, dtype, torch.device("cpu"))
+            model = built(config, dtype)
             # the head reads the embedding where the two are tied; a few rows of the embedding are looked up
-            nbytes = sum(torch.Size(shape).numel() for shape in weights.shapes.values()) * dtype.itemsize
+            nbytes = sum(torch.Size(shape).numel() for shape in shapes) * dtype.itemsize
             plain = nbytes / read_bandwidth(nbytes)
             seconds = {rows: median(forward_call(model, rows, 256)) for rows in (4, 8, 20, 64)}
             found.append(
@@ -186,7 +270,7 @@ def ratio(one: Sequence[float], other: Sequence[float]) -> Spread:
 def long_texts() -> list[dict[str, Any]]:
     """Forwards of 4 and of 20 query tokens by the length of the text, and the cache that it takes."""
     config = configured({"max_position_embeddings": 8192})
-    model = sdar.build(config, RandomWeights(config), torch.float32, torch.device("cpu"))
+    model = built(config, torch.float32)
     rows = []
     for length in (256, 1024, 2048, 4096, 8000):
         calls = {count: forward_call(model, count, length) for count in (4, 20)}
@@ -195,7 +279,7 @@ def long_texts() -> list[dict[str, Any]]:
                 "tokens": length,
                 "seconds": {count: median(call, 21) for count, call in calls.items()},
                 "cache_bytes": model.make_cache(1, length).nbytes,
-                "told_bytes": cache_bytes(Placed("random", config, model.dtype, model.device), 1, length),
+                "told_bytes": cache_bytes(Placed("random", config, model.dtype, (model.device,)), 1, length),
             }
         )
     return rows
@@ -223,7 +307,7 @@ def common_heads() -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = ("forwards", "batches", "long_texts", "common_heads")
+    parts = ("profile", "steps", "forwards", "batches", "long_texts", "common_heads")
     parser.add_argument("--page", action="store_true", help="measure nothing")
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     parser.add_argument("--questions", type=int, default=64, help="of the batches")
@@ -236,6 +320,8 @@ def main() -> None:
         about = {"simsd": __version__, "torch": torch.__version__, "threads": args.threads}
         data["about"] = about | {"device": device_name(torch.device("cpu"))}
         measured = {
+            "profile": profile,
+            "steps": steps,
             "forwards": forwards,
             "batches": lambda: batches(args.questions, args.repeats),
             "long_texts": long_texts,

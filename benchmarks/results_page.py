@@ -11,7 +11,7 @@ from typing import Any
 from simsd.benchmark import plots
 from simsd.benchmark.curves import figure
 from simsd.benchmark.recipes import RECIPES
-from simsd.benchmark.report import Report
+from simsd.benchmark.report import TABLES, Report
 from simsd.benchmark.summary import Row
 from simsd.benchmark.sweep import Sweep
 from simsd.evaluation.statistics import Spread, mcnemar
@@ -65,6 +65,9 @@ def p_value(p: float | None) -> str:
     return "-" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
 
 
+RATIOS = [column for column in TABLES["Speed"] if column.title in ("x static", "quartiles", "x same schedule")]
+
+
 def speed_table(rows: Sequence[Row], temperature: float) -> str:
     """Costs and gains of every cell at one temperature."""
     lines = [
@@ -75,9 +78,7 @@ def speed_table(rows: Sequence[Row], temperature: float) -> str:
             f"{row.tokens_per_forward:.2f}",
             f"{row.query_tokens_per_forward:.1f}",
             percent(row.acceptance_rate),
-            f"{row.ratio_to_static.median:.2f}",
-            f"{row.ratio_to_static.low:.2f}-{row.ratio_to_static.high:.2f}",
-            f"{row.ratio_to_schedule.median:.2f}",
+            *(column.show(row) for column in RATIOS),
         ]
         for row in rows
         if row.cell.temperature == temperature

@@ -14,22 +14,36 @@ import pytest
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "simsd"
 
-# Part of the package -> the other parts it may import. `errors` and `progress` import nothing of the package.
+# Part of the package -> the other parts it may import. `errors`, `progress` and `text` import nothing of the package.
 ALLOWED = {
     "errors": set(),
     "progress": set(),
+    "text": set(),
     "core": set(),
     "drafters": {"core", "errors"},
     "models": {"errors", "progress"},
+    "distributed": {"errors", "models"},
     "engine": {"core", "drafters", "errors", "models"},
-    "llm": {"core", "drafters", "engine", "errors", "models", "progress"},
+    "llm": {"core", "distributed", "drafters", "engine", "errors", "models", "progress"},
     "generation": {"engine", "errors", "llm"},
     "__init__": {"errors", "generation", "llm"},
     "tracing": {"engine", "errors", "llm"},
-    "evaluation": {"errors", "llm", "progress"},
+    "evaluation": {"engine", "errors", "llm", "progress"},
     "serving": {"", "engine", "errors", "llm", "models"},
-    "benchmark": {"", "engine", "errors", "evaluation", "llm", "models", "progress"},
-    "cli": {"", "benchmark", "engine", "errors", "evaluation", "llm", "models", "progress", "serving", "tracing"},
+    "benchmark": {"", "engine", "errors", "evaluation", "llm", "models", "progress", "text"},
+    "cli": {
+        "",
+        "benchmark",
+        "engine",
+        "errors",
+        "evaluation",
+        "llm",
+        "models",
+        "progress",
+        "serving",
+        "text",
+        "tracing",
+    },
 }
 
 

@@ -197,7 +197,7 @@ def test_weights_that_are_not_numbers_raise_one_sentence(tmp_path):
     broken = LLM(folder, dtype="float64", device="cpu")
     target: Any = broken._target.model
     with torch.inference_mode():
-        target.embedding[broken.tokenizer.encode("z")[0]] = math.nan
+        target.embedding.weight[broken.tokenizer.encode("z")[0]] = math.nan
     with pytest.raises(NumericalError) as caught:
         broken.generate("fizz")
     one_sentence(caught.value, "not numbers")

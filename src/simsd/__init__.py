@@ -11,7 +11,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from simsd.errors import ConfigError, ModelError, NumericalError, PairError, PromptError, SimsdError
+    from simsd.errors import (
+        ConfigError,
+        ModelError,
+        NumericalError,
+        PairError,
+        PromptError,
+        SimsdError,
+        WorkerError,
+    )
     from simsd.generation import generate
     from simsd.llm import LLM, Completion, Piece, SamplingParams, Score, Stats
 
@@ -30,11 +38,12 @@ __all__ = [
     "Score",
     "SimsdError",
     "Stats",
+    "WorkerError",
     "__version__",
     "generate",
 ]
 
-_ERRORS = ("ConfigError", "ModelError", "NumericalError", "PairError", "PromptError", "SimsdError")
+_ERRORS = ("ConfigError", "ModelError", "NumericalError", "PairError", "PromptError", "SimsdError", "WorkerError")
 _HOME = {name: "simsd.errors" if name in _ERRORS else "simsd.llm" for name in __all__ if name != "__version__"}
 _HOME["generate"] = "simsd.generation"
 

@@ -40,3 +40,7 @@ class LongPromptError(PromptError):
 
 class NumericalError(SimsdError, ArithmeticError):
     """Logits that are not numbers; the request that met them fails alone."""
+
+
+class WorkerError(SimsdError):
+    """A process of tensor parallelism that failed or ended; nothing can be decoded with the others."""

@@ -11,13 +11,14 @@ from typing import Any
 
 import torch
 
+from simsd.distributed.pair import open_on_ranks
 from simsd.drafters.trajectory import Trajectory, check_trajectory
 from simsd.engine.auto import Auto
 from simsd.engine.completion import Completion, Message, Piece, Prompt
 from simsd.engine.costs import Costs
 from simsd.engine.drafting import make_drafter
 from simsd.engine.generation import Generation
-from simsd.engine.options import DecodingOptions, SamplingParams, check_engine, choose, truth, whole
+from simsd.engine.options import DecodingOptions, Params, SamplingParams, check_engine, choose, for_each, truth, whole
 from simsd.engine.request import Sequence, Stats
 from simsd.engine.runner import Runner
 from simsd.engine.scheduler import Scheduler
@@ -26,12 +27,10 @@ from simsd.engine.trace import RoundTrace
 from simsd.errors import ConfigError, PromptError, SimsdError
 from simsd.models.config import MOST_POSITIONS, ModelConfig
 from simsd.models.loader import LoadedModel
-from simsd.models.pair import QUANTIZE, Source, open_pair
+from simsd.models.pair import QUANTIZE, Source, describe
 from simsd.models.prompts import plain, prompt_ids, token_ids
 from simsd.models.tokenizer import Tokenizer
 from simsd.progress import track
-
-Params = SamplingParams | Many["SamplingParams | None"] | None
 
 __all__ = ["LLM", "Completion", "Piece", "RoundTrace", "SamplingParams", "Score", "Stats", "Trajectory"]
 
@@ -53,6 +52,7 @@ class LLM:
         device: str = "auto",
         draft_device: str | None = None,
         quantize: str = "none",
+        tensor_parallel_size: int = 1,
         block_length: int | None = None,
         mask_token_id: int | None = None,
         max_num_seqs: int = 16,
@@ -72,6 +72,7 @@ class LLM:
         dtype: "auto", "float32", "bfloat16", "float64"; device: "auto", "cpu", "cuda", "cuda:1".
         draft_device: the draft model's, if other than the target's.
         quantize: "none", "int8-draft", "int8"; whose linear layers get int8 weights, nobody's, the draft model's, both.
+        tensor_parallel_size: ranks that both models are split among (docs/how-to/tensor-parallel.md).
         block_length, mask_token_id: override the checkpoint's.
         max_num_seqs: most sequences decoded side by side. max_model_len: most tokens of prompt and answer.
         prefix_caching: a prompt takes over what the cache still holds of its beginning (a common head, the turns of a
@@ -79,8 +80,9 @@ class LLM:
         trace: keep what happened in every round.
         tokenizer, shifted_logits: of a loaded module; `models.huggingface.wrap` says what they are.
 
-        Raises: ModelError, PairError, ConfigError.
+        Raises: ModelError, PairError, ConfigError, WorkerError.
         """
+        whole("tensor_parallel_size", tensor_parallel_size, 1)
         check_engine(options, max_num_seqs, max_model_len, trace)
         truth("prefix_caching", prefix_caching)
         # what does not depend on the checkpoint is checked before minutes are spent on loading it; how long its
@@ -93,7 +95,8 @@ class LLM:
                 whole(name, value, 0 if name == "mask_token_id" else 1)
         truth("shifted_logits", shifted_logits)
         self._quantize = choose("quantize", quantize, QUANTIZE)
-        self._target, self._draft = open_pair(
+        self._target, self._draft, self._workers = open_on_ranks(
+            tensor_parallel_size,
             model,
             draft_model,
             dtype=dtype,
@@ -120,8 +123,8 @@ class LLM:
         Raises: ConfigError.
         """
         other = object.__new__(LLM)
-        other._target, other._draft, other._costs = self._target, self._draft, self._costs
-        other._quantize = self._quantize
+        other._target, other._draft, other._workers = self._target, self._draft, self._workers
+        other._costs, other._quantize = self._costs, self._quantize
         other._trace = changes.pop("trace", self._trace)
         other._prefix_caching = changes.pop("prefix_caching", self._prefix_caching)
         truth("prefix_caching", other._prefix_caching)
@@ -133,6 +136,14 @@ class LLM:
             base = replace(base, layout=None, acceptance=None, states=None)
         other._set_up(replace(base, **changes))
         return other
+
+    def close(self) -> None:
+        """Ends the processes of tensor parallelism, if there are any, also for every `with_options` of this LLM.
+
+        Without it they end when the last of these LLMs is no longer used, and with the program.
+        """
+        if self._workers is not None:
+            self._workers.close()
 
     def _set_up(self, given: DecodingOptions) -> None:
         self._given = given
@@ -193,16 +204,20 @@ class LLM:
             return replace(totals, acceptance_histogram=[*totals.acceptance_histogram])
 
     @property
+    def tensor_parallel_size(self) -> int:
+        """Ranks that the models are split among."""
+        return 1 if self._workers is None else self._workers.size
+
+    @property
+    def alive(self) -> bool:
+        """Whether it can decode: False once a rank of tensor parallelism is lost, or after `close`."""
+        return self._workers is None or self._workers.alive
+
+    @property
     def loaded(self) -> dict[str, str | None]:
-        """Names of the target ("model") and of the draft model (None without one), the target's dtype, `quantize`, and
-        "draft_device" where it is not the target's."""
-        dtype = str(self._target.model.dtype).removeprefix("torch.")
-        found = {"model": self._target.name, "draft_model": None, "dtype": dtype, "quantize": self._quantize}
-        if self._draft is not None:
-            found["draft_model"] = self._draft.name
-            if self._draft.model.device != self.device:
-                found["draft_device"] = str(self._draft.model.device)
-        return found
+        """Names of the target ("model") and of the draft model (None without one), fingerprints of their files, the
+        target's dtype, `quantize`, and "draft_device" where it is not the target's."""
+        return {**describe(self._target, self._draft), "quantize": self._quantize}
 
     @property
     def embedded(self) -> bool:
@@ -277,10 +292,10 @@ class LLM:
             ids: Prompt = self.tokenizer.apply_chat_template(prompt)  # type: ignore[arg-type]
         else:
             ids = prompt  # type: ignore[assignment]
-        return self._generation(ids, self._params(params, 1, False)[0], None)
+        return self._generation(ids, for_each(1, params, self.options)[0], None)
 
     def prepare(self) -> None:
-        """Measures what an automatic window needs, up to two seconds; the first request would wait for it."""
+        """Measures what an automatic window needs, unless it is known; else the first request waits for it, seconds."""
         self._costs.table(self._scheduler.target)
 
     def step(self) -> None:
@@ -321,7 +336,7 @@ class LLM:
         trajectories: Many[Trajectory | None] | None,
         progress: bool,
     ) -> list[Completion]:
-        each = self._params(params, len(prompts), trajectories is not None)
+        each = for_each(len(prompts), params, self.options, recorded=trajectories is not None)
         if trajectories is not None and len(trajectories) != len(prompts):
             raise ConfigError(f"{len(trajectories)} trajectories for {len(prompts)} prompts; give one a prompt")
         entries: list[Generation | SimsdError] = []
@@ -343,24 +358,6 @@ class LLM:
             for prompt, entry in zip(prompts, entries, strict=True)
         ]
 
-    def _params(self, params: Params, count: int, recorded: bool) -> list[SamplingParams]:
-        """One for each of `count` prompts, checked. recorded: trajectories were given."""
-        shared = not isinstance(params, list | tuple)
-        many: list[Any] = [params] * max(count, 1) if shared else list(params)  # type: ignore[arg-type]
-        if not shared and len(many) != count:
-            raise ConfigError(f"{len(many)} params for {count} prompts; give one for all, or one a prompt")
-        each = [SamplingParams() if one is None else one for one in many]
-        for one in {id(one): one for one in each}.values():
-            if not isinstance(one, SamplingParams):
-                raise ConfigError(f"params is {type(one).__name__}; give SamplingParams, one for all or one a prompt")
-            one.resolve(self.options, 0, self.config.vocab_size)
-        wanted = self.options.method != "none" and self.options.drafter == "trajectory"
-        if wanted and not recorded:
-            raise ConfigError("drafter 'trajectory' needs recorded trajectories: generate(trajectories=...)")
-        if recorded and not wanted:
-            raise ConfigError("trajectories are given, but not used; set drafter='trajectory' on the LLM")
-        return each
-
     def _run(self, generations: list[Generation], progress: bool) -> None:
         for generation in generations:
             generation.start()
@@ -381,7 +378,7 @@ class LLM:
             raise prompt
         ids = prompt_ids(prompt, self.tokenizer, self.config, self.max_model_len)
         self._count += 1
-        resolved = params.resolve(self.options, secrets.randbits(62))
+        resolved = params.resolve(self.options, secrets.randbits(62), self.config.vocab_size)
         resolved = replace(resolved, max_tokens=min(resolved.max_tokens, self.max_model_len - len(ids)))
         own = () if params.ignore_eos else self.config.stop_token_ids
         mask_id = self.config.mask_token_id

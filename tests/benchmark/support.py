@@ -9,6 +9,7 @@ from simsd.benchmark.cell import SCHEDULES, Cell, with_baselines
 from simsd.benchmark.report import Report
 from simsd.benchmark.sample import COUNTED, Answer, Sample
 from simsd.benchmark.summary import Row, summarise
+from simsd.evaluation.statistics import Spread
 
 STATIC, DYNAMIC = SCHEDULES["static"], SCHEDULES["dynamic"]
 NONE = Cell("none", STATIC)
@@ -39,6 +40,12 @@ def rows(*cells: Cell, **figures: Any) -> list[Row]:
     """Rows of the cells and their baselines, all with the same figures."""
     found = with_baselines(cells)
     return summarise(found, [sample(cell, **figures) for cell in found], 1)
+
+
+def known(spread: Spread | None) -> Spread:
+    """A figure that must be there."""
+    assert spread is not None
+    return spread
 
 
 def report(found: Sequence[Row], **about: Any) -> Report:

@@ -120,3 +120,18 @@ def test_a_model_drafter_needs_a_draft_model() -> None:
     check(cells, has_draft_model=True, block_length=4)
     with pytest.raises(ConfigError, match="draft model"):
         check(cells, has_draft_model=False, block_length=4)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [(0.7, 0.7000001), (1.0, 1.0 + 2**-52), (1e-7, 1.0000001e-7), (0.1, 0.1 + 0.2 - 0.2), (2, 20)]
+)
+def test_temperatures_that_differ_at_all_have_keys_of_their_own(one: float, other: float) -> None:
+    a, b = (Cell("none", temperature=value) for value in (one, other))
+    assert a != b
+    assert a.key != b.key
+    assert a.place_name != b.place_name
+
+
+@pytest.mark.parametrize(("value", "shown"), [(0.0, "0"), (-0.0, "0"), (0, "0"), (1, "1"), (1.0, "1"), (0.7, "0.7")])
+def test_equal_temperatures_have_one_short_key(value: float, shown: str) -> None:
+    assert Cell("none", temperature=value).key.endswith(f" T={shown}")

@@ -10,7 +10,7 @@ import pytest
 from simsd.benchmark import measure as measured
 from simsd.benchmark.cell import Cell, matrix
 from simsd.benchmark.journal import Journal
-from simsd.benchmark.measure import Settings, count, groups, measure
+from simsd.benchmark.measure import Settings, groups, measure, places
 from simsd.benchmark.summary import summarise
 from simsd.benchmark.workload import Item
 from simsd.errors import ConfigError, PromptError
@@ -55,7 +55,7 @@ def test_every_cell_decodes_a_prompt_before_the_next_one(
     journal = Journal(None, {})
     done = []
     measure(pair, cells, two_questions, settings, journal, done.append)
-    assert sum(done) == count(cells, two_questions, settings) == len(journal.samples)
+    assert sum(done) == len(places(cells, two_questions, settings)) == len(journal.samples)
     timed = calls[len(cells) :]  # after the warm-up
     turns = [timed[at : at + len(cells)] for at in range(0, len(timed), len(cells))]
     assert len(turns) == 2 * len(groups(2, batch_size))
@@ -107,10 +107,10 @@ def test_a_run_that_was_interrupted_measures_only_what_is_missing(
 ) -> None:
     window = {"num_speculative_tokens": 4}  # one of its own would follow the clock
     cells = matrix(["simsd", "exact"], schedules=["low_confidence_static"], fixed=window)
-    total = count(cells, two_questions, SETTINGS)
+    total = len(places(cells, two_questions, SETTINGS))
     path = tmp_path / "run.jsonl"
-    with pytest.raises(KeyboardInterrupt):
-        measure(pair, cells, two_questions, SETTINGS, Journal(path, {}), stop_after(5))
+    with pytest.raises(KeyboardInterrupt), Journal(path, {}) as first:
+        measure(pair, cells, two_questions, SETTINGS, first, stop_after(5))
     calls.clear()
     journal = Journal(path, {})
     assert len(journal.samples) == 5
@@ -125,6 +125,7 @@ def test_a_run_that_was_interrupted_measures_only_what_is_missing(
     for name in ("tokens", "tokens_per_forward", "query_tokens", "acceptance_rate", "accuracy", "same_text", "lost"):
         assert [getattr(row, name) for row in resumed] == [getattr(row, name) for row in fresh], name
     calls.clear()
+    journal.close()
     measure(pair, cells, two_questions, SETTINGS, Journal(path, {}))
     assert calls == []  # nothing is missing, so nothing is warmed up
 

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from simsd.benchmark.cell import Cell, matrix
+from simsd.benchmark.page import page
 from simsd.benchmark.report import TABLES, Report, csv_text, markdown, tables
 from simsd.benchmark.summary import summarise
-from tests.benchmark.support import EXACT, STATIC, report, rows, sample
+from tests.benchmark.support import EXACT, STATIC, known, report, rows, sample
 
 ROOT = Path(__file__).parents[2]
 TWO = [Cell.of("exact", STATIC, {"num_speculative_tokens": window}, block_length=8) for window in (4, 8)]
@@ -71,6 +72,8 @@ def test_what_all_cells_share_stands_in_the_facts() -> None:
     assert facts["options of all cells"] == "window 4"
     assert "no draft model" in facts["model"]
     assert "2 CPU threads" in facts["device"]
+    assert "tensor parallel" not in facts["device"]
+    assert report(rows(EXACT), tensor_parallel_size=2).facts["device"].endswith(", tensor parallel over 2 ranks")
     assert "resumed" in facts["date"]
     assert facts["settings"] == "max tokens 16, repeats 1, batch size 1, seed 0"
     assert "options of all cells" not in report(rows(EXACT)).facts
@@ -90,7 +93,7 @@ def test_csv_holds_every_figure() -> None:
     assert [line["cell"] for line in lines] == [row.cell.key for row in found]
     line, row = lines[1], found[1]
     assert line["options"] == "num_speculative_tokens=4"
-    assert float(line["ratio_to_static_high"]) == row.ratio_to_static.high
+    assert float(line["ratio_to_static_high"]) == known(row.ratio_to_static).high
     assert float(line["ms_per_forward_verify"]) == row.ms_per_forward["verify"]
     assert row.accuracy_interval is not None
     assert float(line["accuracy_interval_low"]) == row.accuracy_interval[0]
@@ -100,10 +103,29 @@ def test_csv_holds_every_figure() -> None:
     } | set(line)
 
 
-def test_names_cannot_break_a_table() -> None:
-    text = markdown(report(rows(EXACT), workload={"a|b\n\n# head": 3}))
-    assert "3 a\\|b # head" in text
-    assert "\n# head" not in text
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("a|b", "a&#124;b"),
+        ("a\n\n# head", "a&#92;n&#92;n# head"),
+        ("<img src=x onerror=alert(1)>", "&#60;img src=x onerror=alert(1)&#62;"),
+        ("[text](javascript:x)", "&#91;text&#93;(javascript:x)"),
+        ("a\\|b", "a&#92;&#124;b"),
+        ("&lt;", "&#38;lt;"),
+        ("`*a*` _b_ my_model", "&#96;&#42;a&#42;&#96; &#95;b&#95; my_model"),
+        ("\x1b[31m\udcff", "&#92;x1b&#91;31m&#92;udcff"),
+        ("~~$x$~~", "&#126;&#126;&#36;x&#36;&#126;&#126;"),
+    ],
+    ids=ascii,
+)
+@pytest.mark.parametrize("where", ["workload", "model", "draft_model", "device"])
+def test_names_stand_for_themselves_in_markdown_and_on_the_page(where: str, name: str, written: str) -> None:
+    found = report(rows(EXACT), **{where: {name: 3} if where == "workload" else name})
+    (line,) = (line for line in markdown(found).splitlines() if written in line)
+    assert line.startswith("- ")
+    shown = page(found)
+    assert "<img" not in shown
+    shown.encode()
 
 
 def test_the_report_is_json() -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,10 +10,12 @@ import pytest
 from simsd.benchmark import run as runs
 from simsd.benchmark.cell import Cell, matrix
 from simsd.benchmark.measure import Settings
+from simsd.benchmark.report import Report
 from simsd.benchmark.run import Interrupted, run
 from simsd.benchmark.workload import Item
 from simsd.errors import ConfigError
 from simsd.llm import LLM
+from simsd.models.loader import embedded
 
 SETTINGS = Settings(max_tokens=8, repeats=1)
 
@@ -41,6 +45,42 @@ def test_only_the_same_run_goes_on(pair: LLM, two_questions: list[Item], tmp_pat
     settings = Settings(max_tokens=9, repeats=1) if changed == "settings" else SETTINGS
     with pytest.raises(ConfigError, match="fingerprint" if changed == "items" else changed):
         run(pair, cells, items, settings, path=path)
+
+
+@pytest.fixture
+def folders(tmp_path: Path) -> dict[str, Path]:
+    """A pair of checkpoints that may be changed."""
+    for name in ("tiny", "tiny-draft"):
+        shutil.copytree(embedded(name), tmp_path / name)
+    return {"model": tmp_path / "tiny", "draft_model": tmp_path / "tiny-draft"}
+
+
+@pytest.mark.parametrize("which", ["model", "draft_model"])
+@pytest.mark.parametrize("change", ["touched", "longer", "another file"])
+def test_other_weights_at_the_same_place_are_another_run(
+    folders: dict[str, Path], two_questions: list[Item], tmp_path: Path, which: str, change: str
+) -> None:
+    path = tmp_path / "run.jsonl"
+
+    def again() -> Report:
+        llm = LLM(str(folders["model"]), draft_model=str(folders["draft_model"]), method="none", device="cpu")
+        return run(llm, [Cell("none")], two_questions[:1], SETTINGS, path=path)
+
+    again()
+    (folders["model"] / "notes.txt").write_text("no part of the checkpoint", "utf-8")
+    assert again().about["resumed"]
+    weights, config = folders[which] / "model.safetensors", folders[which] / "config.json"
+    now = (config if change == "longer" else weights).stat().st_mtime_ns
+    if change == "touched":
+        os.utime(weights, ns=(now, now + 1_000_000))
+    elif change == "longer":
+        config.write_text(config.read_text("utf-8") + "\n", "utf-8")
+        os.utime(config, ns=(now, now))
+    else:
+        (folders[which] / "chat_template.jinja").write_text("{{ messages[0].content }}", "utf-8")
+    words = "the files of the model" if which == "model" else "the files of the draft model"
+    with pytest.raises(ConfigError, match=words):
+        again()
 
 
 def test_cells_are_checked_before_a_file_is_begun(pair: LLM, two_questions: list[Item], tmp_path: Path) -> None:

@@ -1,23 +1,51 @@
 from __future__ import annotations
 
+import csv
+import io
 import json
 from typing import Any
 
 import pytest
 from scipy.stats import binomtest
 
-from simsd.benchmark.cell import Cell
+from simsd.benchmark.cell import Cell, with_baselines
+from simsd.benchmark.page import page
+from simsd.benchmark.report import csv_text, markdown
 from simsd.benchmark.sample import COUNTED, Sample, digest, growth
 from simsd.benchmark.summary import Row, summarise
 from simsd.evaluation.statistics import wilson
 from simsd.llm import Stats
-from tests.benchmark.support import DYNAMIC, EXACT, NONE, sample
+from tests.benchmark.support import DYNAMIC, EXACT, NONE, known, report, sample
 
 CELLS = [NONE, EXACT]
 
 
 def by_method(samples: list[Sample], groups: int = 1, cells: list[Cell] = CELLS) -> dict[str, Row]:
     return {row.cell.method: row for row in summarise(cells, samples, groups)}
+
+
+@pytest.mark.parametrize(
+    ("tokens", "seconds"), [((0, 10), (1.0, 1.0)), ((10, 10), (0.0, 1.0)), ((0, 0), (1.0, 1.0)), ((0, 0), (0.0, 0.0))]
+)
+def test_nothing_is_compared_with_nothing(tokens: tuple[int, int], seconds: tuple[float, float]) -> None:
+    cells = with_baselines([EXACT])
+    samples = [sample(cell, tokens=tokens[cell == EXACT], seconds=seconds[cell == EXACT]) for cell in cells]
+    found = summarise(cells, samples, 1)
+    text, lines = markdown(report(found)), list(csv.DictReader(io.StringIO(csv_text(report(found)))))
+    for row, line in zip(found, lines, strict=True):
+        assert row.ratio_to_static is None and row.ratio_to_schedule is None
+        assert (row.tokens_per_second is None) == (seconds[row.cell == EXACT] == 0)
+        assert (line["ratio_to_static_median"], line["ratio_to_schedule_high"]) == ("", "")
+        assert "ratio_to_static" not in line
+        assert Row.from_dict(json.loads(json.dumps(row.to_dict(), allow_nan=False))) == row
+    assert "0.00-0.00" not in text
+    page(report(found))
+
+
+def test_repeats_without_a_comparison_do_not_count() -> None:
+    # the baseline of the second repeat gave nothing
+    samples = [sample(cell, at, tokens=0 if (cell, at) == (NONE, 1) else 10) for cell in CELLS for at in range(3)]
+    assert known(by_method(samples)["exact"].ratio_to_static).low == 1.0
 
 
 def test_ratios_are_taken_within_a_repeat() -> None:
@@ -28,23 +56,27 @@ def test_ratios_are_taken_within_a_repeat() -> None:
         for cell, seconds in ((NONE, 2.0), (EXACT, 1.0))
     ]
     row = by_method(samples)["exact"]
-    assert (row.ratio_to_static.low, row.ratio_to_static.median, row.ratio_to_static.high) == (2.0, 2.0, 2.0)
-    assert row.tokens_per_second.median == pytest.approx((10.0 + 2.5) / 2)
-    assert row.tokens_per_second.low < row.tokens_per_second.high
+    assert (known(row.ratio_to_static).low, known(row.ratio_to_static).median, known(row.ratio_to_static).high) == (
+        2.0,
+        2.0,
+        2.0,
+    )
+    assert known(row.tokens_per_second).median == pytest.approx((10.0 + 2.5) / 2)
+    assert known(row.tokens_per_second).low < known(row.tokens_per_second).high
 
 
 def test_each_schedule_has_its_own_baseline() -> None:
     cells = [NONE, Cell("none", DYNAMIC), Cell("exact", DYNAMIC)]
     samples = [sample(cell, seconds=seconds) for cell, seconds in zip(cells, (4.0, 2.0, 1.0), strict=True)]
     row = summarise(cells, samples, 1)[2]
-    assert (row.ratio_to_static.median, row.ratio_to_schedule.median) == (4.0, 2.0)
+    assert (known(row.ratio_to_static).median, known(row.ratio_to_schedule).median) == (4.0, 2.0)
 
 
 def test_prefill_is_no_part_of_the_speed() -> None:
     samples = [sample(NONE, seconds=2.0), sample(EXACT, seconds=3.0, prefill_seconds=2.0, prefill_tokens=50.0)]
     row = by_method(samples)["exact"]
-    assert row.tokens_per_second.median == 10.0
-    assert row.ratio_to_static.median == 2.0
+    assert known(row.tokens_per_second).median == 10.0
+    assert known(row.ratio_to_static).median == 2.0
     assert row.prefill_tokens_per_second == 25.0
     assert by_method(samples)["none"].prefill_tokens_per_second is None
 

@@ -45,10 +45,22 @@ def test_prompts_conversations_and_questions_of_files(tmp_path: Path) -> None:
     ("rows", "line", "words"),
     [
         ([{"prompt": "a"}, "", "{"], 3, "not JSON"),
-        ([{"prompt": "a"}, {"prompt": ""}], 2, "needs 'prompt'"),
-        ([{"prompt": 5}], 1, "needs 'prompt'"),
-        ([{"messages": [{"role": "user"}]}], 1, "needs 'prompt'"),
-        ([{"prompt": "a"}, {"question": "b"}], 2, "needs 'prompt'"),
+        ([{"prompt": "a"}, {"prompt": ""}], 2, "'prompt' is empty"),
+        ([{"prompt": 5}], 1, "'prompt' is not text"),
+        ([{"messages": [{"role": "user"}]}], 1, "what is no message"),
+        ([{"messages": [{"role": "user", "content": ["a"]}]}], 1, "what is no message"),
+        ([{"messages": {"role": "user", "content": "a"}}], 1, "no list of messages"),
+        ([{"messages": []}], 1, "no list of messages"),
+        ([{"prompt": "a"}, {"question": "b"}], 2, "'answer' is missing"),
+        ([{"question": "#", "answer": "#### 1"}, {"prompt": None}], 2, "'prompt' is missing"),
+        ([{"prompt": "a"}, {"task": "b"}], 2, "needs 'prompt'"),
+        ([{"text": "a", "code": "b", "test_list": ["c"], "test_setup_code": 5}], 1, "'test_setup_code' is not text"),
+        (['{"prompt": "\\ud800"}'], 1, "\\ud800 is half of a character"),
+        (['{"messages": [{"role": "user", "content": "\\udc00!"}]}'], 1, "\\udc00 is half of a character"),
+        (['{"question": "a", "answer": "#### \\udfff"}'], 1, "\\udfff is half of a character"),
+        (['{"prompt": "a"}', "[" * 100_000 + "]" * 100_000], 2, "nested too deeply"),
+        (['{"prompt": "a", "more": ' + '{"a":' * 100_000 + "1" + "}" * 100_000 + "}"], 1, "nested too deeply"),
+        (['{"prompt": "a", "number": ' + "9" * 9000 + "}"], 1, "not JSON"),
         ([{"question": "b"}], 1, "answer"),
         (["[1]"], 1, "expected a JSON object"),
         (["{"], 1, "not JSON"),
@@ -62,6 +74,45 @@ def test_a_bad_line_is_named_with_its_file(tmp_path: Path, rows: list[Any], line
     assert words in str(caught.value)
 
 
+def test_a_file_may_mix_prompts_and_questions_and_begin_with_a_mark(tmp_path: Path) -> None:
+    file = written(tmp_path / "mixed.jsonl", {"prompt": "a"}, {"question": "1 + 1?", "answer": "#### 2"})
+    plain = load_items([file])
+    assert [item.question is None for item in plain] == [True, False]
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert load_items([file]) == plain
+
+
+def test_a_file_is_a_file_whatever_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match="math cannot be read"):
+        load_items([Path("math")])
+    with pytest.raises(ConfigError, match="math cannot be read"):
+        load_suite(Path("math"))
+    written(tmp_path / "math", {"question": "1 + 1?", "answer": "#### 2"})
+    assert len(load_items([Path("math")])) == len(load_suite(Path("math"))) == 1
+    assert len(load_suite("math")) == 200
+
+
+@pytest.mark.parametrize(
+    ("names", "taken", "sources"),
+    [
+        (["a.jsonl", "b.jsonl"], [], ["a", "b"]),
+        (["a.jsonl", "x/a.jsonl", "b.jsonl"], [], ["a.jsonl", "x/a.jsonl", "b"]),
+        (["a.jsonl", "a.json"], [], ["a.jsonl", "a.json"]),
+        (["math.jsonl", "b.jsonl"], ["math"], ["math.jsonl", "b"]),
+        (["a.jsonl", "a.jsonl", "./a.jsonl"], [], ["a"]),
+    ],
+)
+def test_every_source_has_a_name_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], taken: list[str], sources: list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x").mkdir()
+    for name in names:
+        written(Path(name), {"prompt": name})
+    assert [item.source for item in load_items(map(Path, names), taken=taken)] == sources
+
+
 def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
     (tmp_path / "latin.jsonl").write_bytes(b'{"prompt": "\xe9"}\n')
     for name in ("latin.jsonl", "missing.jsonl"):
@@ -69,13 +120,17 @@ def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
             load_items([tmp_path / name])
     with pytest.raises(ConfigError, match="limit is 0"):
         load_items(["math"], 0)
+    with pytest.raises(ConfigError, match="limit is 0"):
+        load_items([tmp_path / "latin.jsonl"], 0)
     with pytest.raises(ConfigError, match="no prompts"):
         load_items([])
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_items(["maths"])
 
 
 def test_a_task_gives_the_prompts_of_the_harness(monkeypatch: pytest.MonkeyPatch) -> None:
     stub = ModuleType("simsd.evaluation.harness_run")
-    stub.task_prompts = lambda name, limit: [f"{name} {n}" for n in range(limit)]  # pyright: ignore
+    stub.task_prompts = lambda name, limit, data: [f"{name} {n}" for n in range(limit)]  # pyright: ignore
     monkeypatch.setitem(sys.modules, "simsd.evaluation.harness_run", stub)
     assert task_items("gsm8k", 2) == [Item("gsm8k 0", source="gsm8k"), Item("gsm8k 1", source="gsm8k")]
 

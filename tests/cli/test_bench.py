@@ -16,6 +16,7 @@ from simsd.cli.main import app
 from simsd.errors import ConfigError
 from tests.cli.conftest import Run
 from tests.cli.fake import FakeLLM
+from tests.small_disk import room
 
 SMALL = ("bench", "--suite", "trivia", "--limit", "1", "--repeats", "1", "--max-tokens", "8", "--device", "cpu")
 
@@ -65,6 +66,36 @@ def test_the_tables_fit_into_a_hundred_columns(tmp_path: Path) -> None:
     assert files["html"].read_text("utf-8").count("<svg") == 3
 
 
+def test_where_there_is_little_room_names_are_folded_with_an_indent() -> None:
+    words = ("--methods", "exact-draft-order", "--windows", "2,4", "--schedules", "static")
+    result = CliRunner().invoke(app, [*SMALL, *words], env={"COLUMNS": "80"})
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "…" not in result.stdout
+    cost = [line.rstrip() for line in lines[next(at for at, line in enumerate(lines) if line.startswith("Cost")) :]]
+    first = cost.index("   exact-draft-")
+    assert cost[first + 1] == "       order" and cost[first + 2].startswith("       window=2 ")
+
+
+def test_the_help_names_the_extra() -> None:
+    text = CliRunner().invoke(app, ["bench", "--help"], env={"COLUMNS": "100"}).stdout
+    assert "pip install 'simsd[serve]'" in text
+
+
+def test_a_full_disk_under_the_run_says_what_is_kept_and_what_to_do(tmp_path: Path) -> None:
+    file = tmp_path / "run.jsonl"
+    assert bench("--methods", "exact", "--run", str(file)).exit_code == 0
+    first, second, _ = file.read_bytes().split(b"\n", 2)
+    with room(len(first) + len(second) + 99):
+        full = bench("--methods", "exact", "--run", str(file), "--restart")
+    assert full.exit_code == 1
+    assert f"samples kept in {file}: 1; make room" in full.stderr
+    assert full.stderr.count("\n") == 1
+    again = bench("--methods", "exact", "--run", str(file), "--json")
+    assert json.loads(again.stdout)["about"]["resumed"]
+
+
 def test_ctrl_c_says_what_is_kept_and_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "a run.jsonl"
     flags = ["--methods", "exact", "--run", str(file)]
@@ -93,7 +124,9 @@ def test_ctrl_c_says_what_is_kept_and_how_to_go_on(tmp_path: Path, monkeypatch: 
 
     other = bench("--methods", "simsd", "--run", str(file), "--json")
     assert other.exit_code == 2
-    assert "another run (cells differ)" in json.loads(other.stdout)["error"]["message"]
+    message = json.loads(other.stdout)["error"]["message"]
+    assert "another run: cells only there: exact" in message
+    assert "only here: simsd" in message and "--restart" in message
 
 
 def test_without_a_file_ctrl_c_says_that_nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,12 +145,16 @@ def test_without_a_file_ctrl_c_says_that_nothing_is_kept(monkeypatch: pytest.Mon
         (["--methods", "exact,exakt"], "--methods has 'exakt'"),
         (["--schedules", "fast"], "--schedules has 'fast'"),
         (["--drafters", "oracle"], "--drafters has 'oracle'"),
+        (["--drafters", "trajectory"], "choose from model, hybrid, self, lookup"),
         (["--windows", "4,0"], "--windows has '0'"),
         (["--windows", "4,,8"], "--windows has ''"),
         (["--block-lengths", "four"], "--block-lengths has 'four'"),
         (["--temperatures", "warm"], "--temperatures has 'warm'"),
         (["--suite", "maths"], "--suite is 'maths'"),
         (["--file", "missing.jsonl"], "missing.jsonl"),
+        (["--data", "gsm8k=missing.jsonl"], "no --task"),
+        (["--task", "simsd_gsm8k", "--data", "gsm8k=missing.jsonl"], "missing.jsonl"),
+        (["--task", "simsd_gsm8k", "--data", "gsm8k"], "NAME=FILE"),
         (["--limit", "0"], "limit is 0"),
         (["--repeats", "0"], "repeats is 0"),
         (["--batch-size", "0"], "batch_size is 0"),
@@ -125,6 +162,8 @@ def test_without_a_file_ctrl_c_says_that_nothing_is_kept(monkeypatch: pytest.Mon
         (["--csv", "."], "--csv"),
         (["--run", "no/such/run.jsonl"], "--run"),
         (["--restart"], "--restart"),
+        (["--run", "notes.txt"], "notes.txt is not a journal"),
+        (["--run", "notes.txt", "--restart"], "notes.txt is not a journal"),
         (["--dtype", "float3"], "--dtype"),
     ],
 )
@@ -132,7 +171,9 @@ def test_mistakes_are_told_before_a_model_is_loaded(
     run: Run, llm: FakeLLM, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: list[str], words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "notes.txt").write_text("mine\n", "utf-8")
     result = run("bench", *flags)
+    assert (tmp_path / "notes.txt").read_text("utf-8") == "mine\n"
     assert result.exit_code == 2, result.output
     assert words in result.stderr
     assert result.stderr.startswith("simsd: ") and result.stderr.count("\n") == 1
@@ -144,7 +185,6 @@ def test_mistakes_are_told_before_a_model_is_loaded(
     [
         (["--methods", "simsd", "--acceptance", "replay"], "cell 'simsd"),
         (["--temperatures", "-1"], "temperature is -1"),
-        (["--drafters", "trajectory"], "recorded"),
         (["--draft-steps", "9"], "draft_steps is 9"),
         (["--top-p", "2"], "top_p is 2"),
     ],
@@ -156,10 +196,10 @@ def test_cells_that_cannot_be_decoded_are_named(flags: list[str], words: str) ->
 
 
 def test_prompts_of_a_file_and_of_a_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[str, int | None]] = []
+    asked: list[tuple[str, int | None, dict[str, str]]] = []
 
-    def task_prompts(name: str, limit: int | None) -> list[str]:
-        asked.append((name, limit))
+    def task_prompts(name: str, limit: int | None, data: dict[str, str]) -> list[str]:
+        asked.append((name, limit, data))
         return ["What is 2 + 2?"] * (limit or 9)
 
     stub = ModuleType("simsd.evaluation.harness_run")
@@ -168,11 +208,11 @@ def test_prompts_of_a_file_and_of_a_task(tmp_path: Path, monkeypatch: pytest.Mon
     file = tmp_path / "mine.jsonl"
     file.write_text('{"prompt": "one"}\n{"prompt": "two"}\n{"prompt": "three"}\n', "utf-8")
     small = ("bench", "--repeats", "1", "--max-tokens", "4", "--methods", "none", "--schedules", "static", "--json")
-    result = CliRunner().invoke(app, [*small, "--file", str(file), "--task", "gsm8k"])
+    result = CliRunner().invoke(app, [*small, "--file", str(file), "--task", "gsm8k", "--data", f"gsm8k={file}"])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     assert found["about"]["workload"] == {"mine": 3, "gsm8k": 2}  # a file whole, few of a task
-    assert asked == [("gsm8k", 2)]
+    assert asked == [("gsm8k", 2, {"gsm8k": str(file)})]
     assert found["rows"][0]["accuracy"] is None
 
 
@@ -184,6 +224,29 @@ def test_matplotlib_is_asked_for_before_the_run(
     assert result.exit_code == 2
     assert "pip install 'simsd[bench]'" in result.stderr
     assert llm.made == {}
+
+
+@pytest.mark.parametrize("flag", ["--csv", "--markdown", "--html", "--run"])
+@pytest.mark.parametrize("name", ["mine.jsonl", "./mine.jsonl", "link"])
+def test_no_result_replaces_the_questions(run: Run, llm: FakeLLM, tmp_path: Path, flag: str, name: str) -> None:
+    (tmp_path / "mine.jsonl").write_text('{"prompt": "one"}\n', "utf-8")
+    (tmp_path / "link").symlink_to("mine.jsonl")
+    result = run("bench", "--file", str(tmp_path / "mine.jsonl"), flag, str(tmp_path / name))
+    assert result.exit_code == 2
+    assert flag in result.stderr and "--file reads" in result.stderr
+    assert (tmp_path / "mine.jsonl").read_text("utf-8") == '{"prompt": "one"}\n'
+    assert llm.made == {}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device that is always full")
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_full_disk_does_not_cost_the_tables(tmp_path: Path, as_json: bool) -> None:
+    more = ["--json"] if as_json else []
+    result = bench("--methods", "none", "--csv", "/dev/full", "--markdown", str(tmp_path / "a.md"), *more)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("simsd: /dev/full was not written") and result.stderr.count("\n") == 1
+    assert json.loads(result.stdout)["rows"] if as_json else "tokens/s" in result.stdout
+    assert "tokens/s" in (tmp_path / "a.md").read_text("utf-8")
 
 
 def test_only_the_models_flags_reach_the_model(monkeypatch: pytest.MonkeyPatch, run: Run, llm: FakeLLM) -> None:

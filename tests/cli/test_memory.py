@@ -47,6 +47,24 @@ def test_int8_weights_are_counted_where_they_are_asked_for(run: Run) -> None:
     assert "int8 weights" in run("models", "--memory", "--quantize", "int8", *CPU).stdout
 
 
+def test_the_part_of_one_rank_is_told(run: Run) -> None:
+    split = ("--tensor-parallel-size", "2")
+    whole, part = (json.loads(run("models", "--memory", "--json", *CPU, *more).stdout) for more in ((), split))
+    assert [one["tensor_parallel_size"] for one in whole["models"] + part["models"]] == [1, 1, 2, 2]
+    for one, half in zip(whole["models"], part["models"], strict=True):
+        assert half["cache_bytes"] == one["cache_bytes"] / 2
+        assert 0.5 < half["weight_bytes"] / one["weight_bytes"] < 0.7
+    assert part["devices"][0]["needed_bytes"] > whole["devices"][0]["needed_bytes"]  # both ranks share the memory
+    assert "the part of one rank of 2" in " ".join(run("models", "--memory", *CPU, *split).stdout.split())
+
+
+@pytest.mark.parametrize(("size", "problem"), [("0", "must be 1 or more"), ("3", "cannot be split evenly")])
+def test_a_split_that_cannot_be_is_refused(run: Run, size: str, problem: str) -> None:
+    result = run("models", "--memory", "--tensor-parallel-size", size, *CPU)
+    assert result.exit_code == 2
+    assert problem in " ".join(result.stderr.split())
+
+
 def test_a_configuration_alone_is_enough(run: Run, tmp_path: Path) -> None:
     folder = random_checkpoint(tmp_path)
     for file in folder.iterdir():

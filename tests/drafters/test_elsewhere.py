@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -18,7 +18,9 @@ from simsd.drafters.model import ModelDrafter
 from simsd.engine.runner import Runner
 from simsd.models import sdar
 from simsd.models.config import ModelConfig
+from simsd.models.parts import Parts
 from simsd.models.transformer import Transformer
+from simsd.models.weights import Piece, WeightFiles
 from tests.core.cases import MASK, VOCAB, make_sampler
 from tests.drafters.support import View
 from tests.drafters.support import ask as ask_here
@@ -28,18 +30,17 @@ CPU, THERE = torch.device("cpu"), torch.device("meta")  # needs no hardware, and
 SIZE = 4
 
 
-class Blank:
+class Blank(WeightFiles):
     """Weight files that hold nothing but shapes."""
 
     def __init__(self, config: ModelConfig) -> None:
         self.shapes, _ = sdar.weight_shapes(config)
 
-    def check(self, *_: Mapping[str, Any]) -> None:
+    def check(self, expected: Any, optional: Any = None) -> None:
         return None
 
-    def read(self, names: Any, dtype: torch.dtype, device: torch.device) -> Tensor:
-        shapes = [self.shapes[name] for name in names]
-        return torch.empty(sum(shape[0] for shape in shapes), *shapes[0][1:], dtype=dtype, device=device)
+    def stored(self, piece: Piece) -> Tensor:
+        return torch.empty(piece.shape(self.shapes[piece.name]))
 
 
 class Crossings(TorchDispatchMode):
@@ -64,8 +65,7 @@ def fake() -> Iterator[None]:
 
 def model_there() -> Transformer:
     config = ModelConfig.from_dict(random_config(vocab_size=VOCAB, mask_token_id=MASK))
-    files: Any = Blank(config)
-    return sdar.build(config, files, torch.bfloat16, THERE)
+    return sdar.build(config, Parts(Blank(config), torch.bfloat16, THERE, config.rms_norm_eps))
 
 
 def drafter(**options: Any) -> Elsewhere:

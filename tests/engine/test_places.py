@@ -29,10 +29,3 @@ def test_the_longest_is_found_and_the_preferred_place_where_it_is_as_long() -> N
     assert places.find(TEXT[:8], 0) == Source(0, 8)
     assert places.find(TEXT[:8], 2) == Source(2, 8)
     assert places.find([7, *TEXT], 1) == Source(1, 0)
-
-
-def test_places_that_swap_take_their_texts_along() -> None:
-    places = Places(SIZE)
-    places.hold(1, TEXT)
-    places.swap(1, 4)
-    assert (places.text(1), places.text(4), places.text(9)) == ((), TEXT, ())

@@ -3,6 +3,8 @@ comes in pieces. No text depends on it (float64)."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import count
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import pytest
 from simsd.engine.options import SamplingParams
 from simsd.engine.request import Sequence
 from simsd.engine.scheduler import Scheduler
+from simsd.models.cache import KVCache
 from tests.drafting import make_drafter
 from tests.tiny import Request, decode, engine, prompt_of, submit, tiny_model
 
@@ -40,6 +43,44 @@ def family() -> list[Request]:
         Request(HEAD + prompt_of(length, i), SamplingParams(max_tokens=budget, seed=i, temperature=float(i % 2)))
         for i, (length, budget) in enumerate(zip(lengths, budgets, strict=True))
     ]
+
+
+def interrupted_at(number: int, patch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C once a cache has been changed so many times, before that is noted."""
+    calls = count(1)
+
+    def interrupted(change: Callable[..., None]) -> Callable[..., None]:
+        def changed(*arguments: Any) -> None:
+            change(*arguments)
+            if next(calls) == number:
+                raise KeyboardInterrupt
+
+        return changed
+
+    for method in (KVCache.copy, KVCache.swap, KVCache.clear):
+        patch.setattr(KVCache, method.__name__, interrupted(method))
+
+
+@pytest.mark.parametrize("mode", ["none", "exact"])
+def test_no_text_is_taken_over_from_where_an_interruption_left_another(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = spoken(decode(made(mode), family()))
+    scheduler = made(mode, 3)
+    for number in (1, 2, 5, 9):
+        requests = submit(scheduler, family())
+        with monkeypatch.context() as patch:
+            interrupted_at(number, patch)
+            with pytest.raises(KeyboardInterrupt):
+                run(scheduler)
+        for sequence in requests:
+            scheduler.cancel(sequence)
+        assert spoken(decode(scheduler, family())) == expected
+
+
+def run(scheduler: Scheduler) -> None:
+    while scheduler.busy:
+        scheduler.step()
 
 
 @pytest.mark.parametrize("places", [1, 2, 3, 16])

@@ -16,6 +16,7 @@ from simsd.engine.request import Sequence
 from simsd.engine.runner import Runner
 from simsd.errors import NumericalError
 from simsd.models.loader import LoadedModel
+from simsd.models.vocabulary import Embedding
 from tests.drafting import make_drafter
 from tests.tiny import MASK, POSITIONS, Request, as_text, decode, engine, prompt_of, submit, tiny_model
 
@@ -187,8 +188,8 @@ def test_a_stop_string_ends_the_text_before_it_wherever_it_stands(at, width):
 def poisoned(model: LoadedModel, token: int) -> LoadedModel:
     """The model with one token whose embedding is not a number."""
     broken = copy.copy(model.model)
-    broken.embedding = model.model.embedding.clone()
-    broken.embedding[token] = torch.nan
+    broken.embedding = Embedding(model.model.embedding.weight.clone())
+    broken.embedding.weight[token] = torch.nan
     return replace(model, model=broken)
 
 
@@ -211,6 +212,6 @@ def test_logits_that_are_not_numbers_fail_alone(places, drafter):
 
 def test_a_draft_that_is_not_a_number_changes_no_text():
     broken = copy.copy(tiny_model(2, 0, 0.02).model)
-    broken.embedding = torch.full_like(broken.embedding, torch.nan)
+    broken.embedding = Embedding(torch.full_like(broken.embedding.weight, torch.nan))
     drafter = ModelDrafter(Runner(broken, MASK, SIZE, POSITIONS), SIZE)
     assert spoken(decode(engine(tiny_model(), SIZE, drafter), crowd())) == spoken(alone("none"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -19,6 +18,7 @@ pytest.importorskip("lm_eval")
 from lm_eval.api.instance import Instance
 from lm_eval.api.registry import get_model
 
+from simsd.evaluation import asking
 from simsd.evaluation.harness import SimsdLM
 
 CAPITAL = [{"role": "user", "content": "What is the capital of Qatar?"}]
@@ -45,13 +45,14 @@ def texts(lm: SimsdLM, *arguments: tuple[str, dict[str, Any]]) -> list[str]:
 def prompts_of(lm: SimsdLM, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
     """What reaches the model from here on."""
     seen: list[list[int]] = []
-    generate = lm.llm.generate
+    opened = lm.llm.open
 
-    def listening(prompts: Sequence[list[int]], *rest: Any, **more: Any) -> Any:
-        seen.extend(prompts)
-        return generate(prompts, *rest, **more)
+    def listening(prompt: list[int], *rest: Any) -> Any:
+        seen.append(prompt)
+        return opened(prompt, *rest)
 
-    monkeypatch.setattr(lm.llm, "generate", listening)
+    monkeypatch.setattr(lm.llm, "open", listening)
+    monkeypatch.setattr(asking, "warm_up", lambda *_: None)
     return seen
 
 

@@ -76,7 +76,9 @@ def run(names: list[str], files: dict[str, str], include: Path | None = None, **
 
 
 def metric(result: TaskRun, name: str) -> float:
-    return result.results[0].metrics[f"{name},none"]
+    found = result.results[0].metrics[f"{name},none"]
+    assert found is not None
+    return found
 
 
 def prompt(sample: dict[str, Any]) -> str:
@@ -96,7 +98,9 @@ def test_the_prompts_of_a_task_are_those_that_the_harness_sends(tmp_path: Path) 
     files = {"gsm8k": str(gsm8k_shaped(tmp_path))}
     sent = [prompt(sample) for sample in run(["simsd_gsm8k"], files, limit=2).samples]
     assert task_prompts("simsd_gsm8k", 2, data=files) == list(dict.fromkeys(sent))
-    assert len(task_prompts("simsd_gsm8k", None, data=files)) == 4
+    assert len(task_prompts("simsd_gsm8k", None, data=files | {"mbpp": str(tmp_path / "gsm8k.jsonl")})) == 4
+    with pytest.raises(ConfigError, match="--data names 'other'"):
+        task_prompts("simsd_gsm8k", None, data=files | {"other": str(tmp_path / "gsm8k.jsonl")})
     with pytest.raises(ConfigError, match="no task 'nothing'"):
         task_prompts("nothing")
 
@@ -177,11 +181,52 @@ def test_the_first_questions_of_mbpp_arrive_whole_and_their_own_programs_pass() 
 
 
 # ---------------------------------------------------------------------- what cannot be run
-def test_a_file_that_is_no_data_is_one_sentence(tmp_path: Path) -> None:
+@pytest.mark.parametrize("task", ["gsm8k", "mbpp"])
+@pytest.mark.parametrize(
+    "content", [b"{", b"", b"\n", b"[1]\n", b'{"other": 1}\n', b'{"question": 5, "text": 5}\n', b"\xff\xfe\n"]
+)
+def test_a_file_that_is_no_data_is_one_sentence(tmp_path: Path, task: str, content: bytes) -> None:
     file = tmp_path / "bad.jsonl"
-    file.write_text("{", "utf-8")
-    with pytest.raises(ConfigError, match=r"the tasks simsd_gsm8k cannot be loaded"):
-        run(["simsd_gsm8k"], {"gsm8k": str(file)})
+    file.write_bytes(content)
+    with pytest.raises(ConfigError) as caught:
+        find_tasks([f"simsd_{task}"], None, {task: str(file)})
+    said = str(caught.value)
+    assert f"simsd_{task}" in said and str(file) in said and "\n" not in said
+
+
+@pytest.mark.parametrize("names", [["simsd_gsm8k"], ["simsd_mbpp"], ["simsd_gsm8k", "simsd_mbpp"]])
+def test_without_a_network_the_sentence_says_which_task_and_how_to_give_a_file(names: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        find_tasks(names)
+    said = str(caught.value)
+    assert said.startswith(f"task {names[0]} cannot be loaded: its data set cannot be reached over the network")
+    assert said.endswith(f"take a local file: --tasks {names[0]} --data {names[0].removeprefix('simsd_')}=FILE")
+
+
+def test_the_task_that_cannot_be_loaded_is_the_one_that_is_named(tmp_path: Path) -> None:
+    files = {"gsm8k": str(gsm8k_shaped(tmp_path))}
+    with pytest.raises(ConfigError, match=r"^task simsd_mbpp cannot be loaded"):
+        find_tasks(["simsd_gsm8k", "simsd_mbpp"], None, files)
+    (tmp_path / "broken.yaml").write_text("task: broken\ncustom_dataset: !function no.such\n", "utf-8")
+    with pytest.raises(ConfigError, match="broken"):
+        find_tasks(["simsd_gsm8k", "broken"], tmp_path, files)
+
+
+@pytest.mark.parametrize("name", ["gsm9k", "mbpp", "", "simsd_gsm8k"])
+def test_data_that_no_task_asks_for_is_refused(tmp_path: Path, name: str) -> None:
+    file = str(gsm8k_shaped(tmp_path))
+    with pytest.raises(ConfigError, match=f"--data names '{name}', which none of the tasks asks for"):
+        find_tasks(["simsd_gsm8k"], None, {name: file})
+
+
+def test_a_task_of_the_users_own_may_ask_for_data_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "source.py").write_text(
+        "from simsd.evaluation.tasks.data import gsm8k\ndef mine(mine, **_):\n    return gsm8k(mine)\n", "utf-8"
+    )
+    text = "include: {own}/simsd_gsm8k.yaml\ntask: mine\ncustom_dataset: !function source.mine\n"
+    (tmp_path / "mine.yaml").write_text(text.format(own=OWN_TASKS), "utf-8")
+    found = run(["mine"], {"mine": str(gsm8k_shaped(tmp_path))}, tmp_path, limit=1, gen_kwargs=SHORT)
+    assert (found.results[0].questions, found.asked, found.answered, found.failed) == (1, 1, 1, 0)
 
 
 def test_a_task_that_runs_code_unguarded_is_refused(tmp_path: Path) -> None:
@@ -215,12 +260,12 @@ def write_choices(folder: Path) -> None:
     write(folder / "choice.jsonl", rows)
 
 
-def harness(monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: str) -> None:
+def harness(monkeypatch: pytest.MonkeyPatch, folder: Path, *arguments: str, tasks: str = "./choice.yaml") -> None:
     """`python -m simsd.evaluation ARGUMENTS`, without the thousands of task files that the harness would read."""
     few = partialmethod(TaskManager.__init__, include_defaults=False)
     monkeypatch.setattr(TaskManager, "__init__", few)
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(sys, "argv", ["lm_eval", "--model", "simsd", "--tasks", "./choice.yaml", *arguments])
+    monkeypatch.setattr(sys, "argv", ["lm_eval", "--model", "simsd", "--tasks", tasks, *arguments])
     main()
 
 
@@ -241,3 +286,42 @@ def test_a_wrong_model_argument_is_one_sentence(
         harness(monkeypatch, tmp_path, "--model_args", "pretrained=tiny,metod=none")
     assert left.value.code == 2
     assert "simsd: unknown option 'metod'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("place", ["alone", "a folder", "a config"])
+def test_the_packages_own_tasks_are_found_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    """Beside the user's own, wherever their folder is named."""
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "plain.yaml").write_text(PLAIN.format(own=OWN_TASKS, task="gsm8k", field="question"), "utf-8")
+    tasks, more = "simsd_gsm8k", ["--limit", "1", "--metadata", f"gsm8k={gsm8k_shaped(tmp_path)}"]
+    if place == "a folder":
+        tasks, more = "simsd_gsm8k,plain_gsm8k", [*more, "--include_path", str(own)]
+    if place == "a config":
+        (tmp_path / "run.yaml").write_text(f"include_path: {own}\n", "utf-8")
+        tasks, more = "simsd_gsm8k,plain_gsm8k", [*more, "--config", "run.yaml"]
+    flags = ("--model_args", "pretrained=tiny,method=none,max_length=128", "--gen_kwargs", "max_gen_toks=4")
+    harness(monkeypatch, tmp_path, *flags, "--output_path", "out", *more, tasks=tasks)
+    (results,) = (tmp_path / "out").rglob("results_*.json")
+    assert set(json.loads(results.read_text("utf-8"))["results"]) == set(tasks.split(","))
+
+
+@pytest.mark.parametrize(
+    ("tasks", "message"),
+    [
+        ("nothing", "there is no task 'nothing'"),
+        ("nothing,simsd_gsm8k", "there is no task 'nothing'"),
+        ("missing.yaml", "there is no task"),
+        ("simsd_gsm8k", "cannot run this (ConnectionError: Couldn't reach 'openai/gsm8k'"),
+        ("./broken.yaml", "cannot run this ("),
+    ],
+)
+def test_what_the_harness_cannot_run_is_one_sentence_there_too(
+    tasks: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "broken.yaml").write_text("task: broken\ncustom_dataset: !function no.such\n", "utf-8")
+    with pytest.raises(SystemExit) as left:
+        harness(monkeypatch, tmp_path, "--model_args", "pretrained=tiny,method=none", tasks=tasks)
+    assert left.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("simsd: ") and message in last

@@ -83,7 +83,7 @@ def test_bad_line_is_named(tmp_path: Path, line: str, message: str) -> None:
 def test_unreadable_files(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"no suite 'maths'.*math, code, trivia, choice, chat"):
         load_suite("maths")
-    with pytest.raises(ConfigError, match="no suite"):
+    with pytest.raises(ConfigError, match="cannot be read"):
         load_suite(tmp_path)
     empty = tmp_path / "empty.jsonl"
     empty.write_text("\n")

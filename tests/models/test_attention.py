@@ -37,13 +37,31 @@ def test_equals_the_formula(dtype: torch.dtype, tolerance: float, masked: bool, 
     torch.testing.assert_close(attend(*values).double(), formula(*values), atol=tolerance, rtol=tolerance)
 
 
-@pytest.mark.parametrize("kernel", ["_attend_batched", "_attend_head_by_head"])
 @pytest.mark.parametrize("masked", [True, False])
-def test_a_long_prefill_in_pieces_is_the_same(monkeypatch: pytest.MonkeyPatch, kernel: str, masked: bool):
-    q, k, v, bias = inputs(2, 50, 40, torch.float32, masked)
-    whole = getattr(attention, kernel)(q, k, v, bias)
+def test_a_long_prefill_in_pieces_is_the_same(monkeypatch: pytest.MonkeyPatch, masked: bool):
+    q, k, v, bias = inputs(2, 50, 40, torch.bfloat16, masked)
+    whole = attend(q, k, v, bias)
     monkeypatch.setattr(attention, "MOST_SCORES", 1000)
-    torch.testing.assert_close(getattr(attention, kernel)(q, k, v, bias), whole)
+    assert torch.equal(attend(q, k, v, bias), whole)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_row_that_sees_nothing_for_long_is_still_a_number(dtype: torch.dtype):
+    q, k, v, _ = inputs(1, 300, 3000, dtype, masked=False)
+    bias = torch.full((1, 1, 300, 3000), -torch.inf, dtype=dtype)
+    bias[0, 0, torch.arange(300), torch.arange(300) * 9 + 7] = 0  # one slot each, most of them far behind
+    torch.testing.assert_close(attend(q, k, v, bias).double(), formula(q, k, v, bias), atol=2e-6, rtol=2e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("length", [130, 515, 1040])
+def test_a_row_does_not_notice_the_rows_beside_it(dtype: torch.dtype, length: int):
+    q, k, v, bias = inputs(1, 200, length, dtype)
+    whole = attend(q, k, v, bias)
+    for rows in (8, 40, 100):
+        part = attend(q[:, :, :rows].contiguous(), k, v, bias[:, :, :rows].contiguous())
+        tolerance = 0 if dtype == torch.bfloat16 else 1e-6  # what bfloat16 would round, and so make visible
+        torch.testing.assert_close(part, whole[:, :, :rows], atol=tolerance, rtol=0)
 
 
 def test_hidden_slots_have_no_influence_at_all():

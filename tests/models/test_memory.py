@@ -13,11 +13,11 @@ from torch.profiler import ProfilerActivity, profile
 
 from simsd import LLM, SamplingParams
 from simsd.engine import runner
-from simsd.errors import ModelError
+from simsd.errors import ConfigError, ModelError
 from simsd.models import available, memory
 from simsd.models.config import MoEConfig
 from simsd.models.linear import Linear, can_pack
-from simsd.models.loader import load
+from simsd.models.loader import load, look_at
 from simsd.models.memory import (
     cache_bytes,
     check_fits,
@@ -27,9 +27,11 @@ from simsd.models.memory import (
     weight_bytes,
     working_bytes,
 )
+from simsd.models.shard import Shard
 from tests.models.checkpoints import LLADA2, MOE, random_checkpoint, random_config, write_json
 from tests.models.weigh import weigh
 
+CPU = torch.device("cpu")
 SIZES: dict[str, Any] = {
     "hidden_size": 128,
     "intermediate_size": 256,
@@ -56,6 +58,27 @@ def test_weights_take_what_was_told(tmp_path: Path, name: str, dtype: str, int8:
     assert told.weight_bytes == pytest.approx(weigh(model), rel=0.01)
     assert cache_bytes(told, 3, 50) == model.make_cache(3, 50).nbytes
     assert weight_bytes(told)["rotary table"] == model.rotary.nbytes
+
+
+# Uneven vocabulary, inner dimensions and experts, so that a rank's part is not the whole divided by the ranks.
+UNEVEN: dict[str, Any] = {"vocab_size": 515, "intermediate_size": 254, "num_experts": 13}
+
+
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", list(FAMILIES))
+def test_a_rank_takes_what_was_told(tmp_path: Path, name: str, dtype: str, int8: bool):
+    sizes = {size: value for size, value in UNEVEN.items() if size != "num_experts" or name == "sdar_moe"}
+    folder = random_checkpoint(tmp_path, **FAMILIES[name] | sizes)
+    told = place(folder, dtype, "cpu", int8=int8, ranks=2)
+    checkpoint, _ = look_at(folder, dtype, CPU, int8=int8)
+    ranks = [checkpoint.build(CPU, Shard(rank, 2)) for rank in range(2)]
+    weights = [weigh(rank) for rank in ranks]
+    assert told.weight_bytes == pytest.approx(weights[0], rel=0.01)  # nor does a slice keep the whole it was read from
+    assert max(weights) == weights[0]
+    assert cache_bytes(told, 3, 50) == ranks[0].make_cache(3, 50).nbytes
+    (needed,) = needed_bytes([told], 3, 50).values()
+    assert needed == 2 * (told.weight_bytes + cache_bytes(told, 3, 50)) + working_bytes(told, 3, 50)
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-draft"])
@@ -124,7 +147,8 @@ def test_working_memory_is_enough_and_not_far_too_much(tmp_path: Path, sequences
     """Sampled, with the chain of two blocks: half the rows that are counted with. Caches have their size already."""
     sizes: dict[str, Any] = SIZES | {"vocab_size": 8000, "max_position_embeddings": 2048}
     folder = random_checkpoint(tmp_path, **sizes)
-    llm = LLM(folder, draft_model=folder, device="cpu", dtype=dtype, states="chain", num_speculative_tokens=8)
+    options: dict[str, Any] = {"states": "chain", "num_speculative_tokens": 8, "prefix_caching": False}
+    llm = LLM(folder, draft_model=folder, device="cpu", dtype=dtype, **options)
     params = SamplingParams(max_tokens=8, temperature=1.0, seed=0, ignore_eos=True)
     prompts = [[1 + i] * length for i in range(sequences)]
     llm.generate(prompts, params)
@@ -142,7 +166,7 @@ def with_free(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 
 def test_what_cannot_fit_is_one_sentence_with_both_sizes(monkeypatch: pytest.MonkeyPatch):
     pair = [place("tiny", "float32", "cpu"), place("tiny-draft", "float32", "cpu")]
-    needed = needed_bytes(pair, 4, 1024)
+    needed = needed_bytes(pair, 4, 1024)[CPU]
     with_free(monkeypatch, needed)
     check_fits(pair, 4, 1024)
     with_free(monkeypatch, needed - 1)
@@ -162,13 +186,33 @@ def test_only_what_would_help_is_advised(monkeypatch: pytest.MonkeyPatch):
 
 def test_each_device_is_asked_for_its_own(monkeypatch: pytest.MonkeyPatch):
     target = place("tiny", "bfloat16", "cpu")
-    draft = replace(place("tiny-draft", "bfloat16", "cpu"), device=torch.device("cuda:1"))
-    room = {"cpu": needed_bytes([target], 1, None), "cuda:1": 0}
+    draft = replace(place("tiny-draft", "bfloat16", "cpu"), devices=(torch.device("cuda:1"),))
+    room = {"cpu": needed_bytes([target], 1, None)[CPU], "cuda:1": 0}
     monkeypatch.setattr(memory, "free_bytes", lambda device: room[str(device)])
     with pytest.raises(ModelError, match=r"^tiny-draft needs .* free on cuda:1; use quantize='int8' or a smaller"):
         check_fits([target, draft])
-    room["cuda:1"] = needed_bytes([draft], 1, None)
+    (room["cuda:1"],) = needed_bytes([draft], 1, None).values()
     check_fits([target, draft])
+
+
+def test_each_gpu_is_asked_for_one_ranks_part(monkeypatch: pytest.MonkeyPatch):
+    gpus = tuple(torch.device("cuda", rank) for rank in range(2))
+    split = [replace(place(name, "float32", "cpu"), devices=gpus) for name in ("tiny", "tiny-draft")]
+    whole = [replace(one, devices=gpus[:1]) for one in split]
+    needed = needed_bytes(split, 1, None)
+    assert set(needed) == set(gpus)
+    assert needed[gpus[0]] == needed[gpus[1]] < 0.8 * needed_bytes(whole, 1, None)[gpus[0]]
+    room = {gpus[0]: needed[gpus[0]], gpus[1]: needed[gpus[1]] - 1}
+    monkeypatch.setattr(memory, "free_bytes", room.__getitem__)
+    with pytest.raises(ModelError, match=r"^tiny and tiny-draft need .* are free on cuda:1; use "):
+        check_fits(split)
+    room[gpus[1]] += 1
+    check_fits(split)
+
+
+def test_what_cannot_be_split_is_refused(tmp_path: Path):
+    with pytest.raises(ConfigError, match=r"tensor_parallel_size is 3, but the .* cannot be split evenly"):
+        place(random_checkpoint(tmp_path), device="cpu", ranks=3)
 
 
 def test_nothing_is_read_of_models_that_cannot_fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -184,7 +228,7 @@ def test_nothing_is_read_of_models_that_cannot_fit(monkeypatch: pytest.MonkeyPat
 
 def test_a_long_text_may_be_what_cannot_fit(monkeypatch: pytest.MonkeyPatch):
     pair = [place(name, "float32", "cpu") for name in ("tiny", "tiny-draft")]
-    with_free(monkeypatch, needed_bytes(pair, 1, 512))
+    with_free(monkeypatch, needed_bytes(pair, 1, 512)[CPU])
     assert LLM(device="cpu", dtype="float32", max_model_len=512).max_model_len == 512
     with pytest.raises(ModelError, match="a smaller max_model_len"):
         LLM(device="cpu", dtype="float32", max_model_len=1024)

@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from simsd.models.moe import Experts, Router, _filled_up, _grouped, router_dtype
+from simsd.models.quantized import Int8Linear
 
 E, H, INNER = 8, 16, 24
 
@@ -87,3 +88,31 @@ def test_scores_of_a_bfloat16_model_are_float32():
     x = torch.tensor([[1.0, 1.001, 0.0, 0.0]])  # the same number in bfloat16
     chosen, _ = Router(torch.eye(4), 1)(x)
     assert chosen.tolist() == [[1]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("ids", [[[0, 5], [6, 7], [1, 2]], [[0, 1], [2, 0]], [[7, 6]]], ids=["mixed", "first", "last"])
+def test_parts_of_the_experts_add_up(dtype: torch.dtype, ids: list[list[int]]):
+    torch.manual_seed(3)
+    gate_up, down = stacks(dtype)
+    chosen = torch.tensor(ids)
+    x, weights = torch.randn(len(ids), H, dtype=dtype), torch.rand(chosen.shape, dtype=dtype)
+    whole = Experts(gate_up, down)(x, chosen, weights)
+    shares = [
+        Experts(gate_up[a:b], down[a:b], a, partial=True)(x, chosen, weights) for a, b in ((0, 3), (3, 5), (5, 8))
+    ]
+    torch.testing.assert_close(sum(shares), whole)
+    assert not shares[1].isnan().any()
+
+
+@pytest.mark.parametrize("ids", [[[0, 5], [6, 7], [1, 2]], [[0, 1], [2, 0]], [[7, 6]]], ids=["mixed", "first", "last"])
+def test_parts_of_int8_experts_add_up(ids: list[list[int]]):
+    torch.manual_seed(3)
+    gate_up, down = ([Int8Linear(weight) for weight in stack] for stack in stacks(torch.float64))
+    chosen = torch.tensor(ids)
+    x, weights = torch.randn(len(ids), H, dtype=torch.float64), torch.rand(chosen.shape, dtype=torch.float64)
+    whole = Experts(gate_up, down)(x, chosen, weights)
+    parts = ((0, 3), (3, 5), (5, 8))
+    shares = [Experts(gate_up[a:b], down[a:b], a, partial=True)(x, chosen, weights) for a, b in parts]
+    torch.testing.assert_close(sum(shares), whole)
+    assert whole.abs().max() > 0

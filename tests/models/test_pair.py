@@ -36,16 +36,15 @@ def test_who_gets_int8_weights(quantize: str):
 def test_the_draft_model_is_loaded_where_it_is_told(monkeypatch: pytest.MonkeyPatch):
     asked: dict[str, str] = {}
 
-    def noted(source: Any, dtype: str, device: str, **more: Any) -> Any:
-        asked[str(source)] = device
-        return load(source, dtype, "cpu", **more)
+    def noted(*source: Any, **at: Any) -> Any:
+        asked[str(source[0])] = at["device"]
+        return load(*source, **at | {"device": "cpu"})
 
     monkeypatch.setattr(pair, "check_fits", lambda *_, **__: None)
     monkeypatch.setattr(pair, "placements", lambda *_, **__: [])
-    monkeypatch.setattr(pair, "load", noted)
-    open_pair(TARGET, DRAFT, device="cpu", draft_device="cuda:1")
+    open_pair(TARGET, DRAFT, device="cpu", draft_device="cuda:1", load=noted)
     assert asked == {str(TARGET): "cpu", str(DRAFT): "cuda:1"}
-    open_pair(TARGET, DRAFT, device="cuda:0")
+    open_pair(TARGET, DRAFT, device="cuda:0", load=noted)
     assert asked == {str(TARGET): "cuda:0", str(DRAFT): "cuda:0"}
 
 

@@ -65,9 +65,16 @@ class Cell:
         return Cell.of("none", schedule, dict(self.options), block_length=length, temperature=temperature)
 
     @property
+    def degrees(self) -> str:
+        """The temperature as text: short where that is exact, and never the same for two."""
+        value = self.temperature + 0.0  # there is one zero
+        short = f"{value:g}"
+        return short if float(short) == value else repr(value)
+
+    @property
     def key(self) -> str:
         """Equal for equal cells and for them alone; stable from run to run."""
-        parts = [self.method, self.schedule, f"B={self.block_length or 'own'}", f"T={self.temperature:g}"]
+        parts = [self.method, self.schedule, f"B={self.block_length or 'own'}", f"T={self.degrees}"]
         return " ".join([*parts, *(f"{name}={value}" for name, value in self.options)])
 
     @property
@@ -89,7 +96,7 @@ class Cell:
     def place_name(self) -> str:
         """The place for people, such as "static, B = 8, T = 0"."""
         length = "" if self.block_length is None else f", B = {self.block_length}"
-        return f"{self.schedule_name}{length}, T = {self.temperature:g}"
+        return f"{self.schedule_name}{length}, T = {self.degrees}"
 
 
 # Names of options where there is little room.

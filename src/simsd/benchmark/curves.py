@@ -45,8 +45,8 @@ PANELS = (
     Panel("Tokens per forward of the target", lambda row: row.tokens_per_forward),
     Panel(
         "Speed, ordinary static decoding = 1",
-        lambda row: row.ratio_to_static.median,
-        lambda row: (row.ratio_to_static.low, row.ratio_to_static.high),
+        lambda row: None if row.ratio_to_static is None else row.ratio_to_static.median,
+        lambda row: None if row.ratio_to_static is None else (row.ratio_to_static.low, row.ratio_to_static.high),
     ),
 )
 
@@ -61,7 +61,8 @@ def figure(sweep: Sweep) -> Figure:
     for place in axes[len(panels) :]:
         place.set_axis_off()
     _key(axes[len(panels)], sweep)
-    drawn.suptitle(f"{sweep.title}\n{sweep.note}", x=0.01, ha="left", fontsize=SIZE + 1, color=INK)
+    # a name may hold dollars, which are no formula
+    drawn.suptitle(f"{sweep.title}\n{sweep.note}", x=0.01, ha="left", fontsize=SIZE + 1, color=INK, parse_math=False)
     return drawn
 
 

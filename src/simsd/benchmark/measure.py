@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field
 from simsd.benchmark.cell import Cell
 from simsd.benchmark.journal import Journal
 from simsd.benchmark.memory import Peaks
-from simsd.benchmark.sample import Sample, answer, growth
+from simsd.benchmark.sample import Place, Sample, answer, growth
 from simsd.benchmark.workload import Item, ask, lengths
 from simsd.errors import ConfigError
 from simsd.evaluation.graders import grade
@@ -59,9 +59,15 @@ def groups(count: int, batch_size: int) -> list[range]:
     return [range(at, at + 1) for at in range(count)] if batch_size == 1 else [range(count)]
 
 
-def count(cells: Sequence[Cell], items: Sequence[Item], settings: Settings) -> int:
-    """Samples of a whole run."""
-    return len(cells) * settings.repeats * len(groups(len(items), settings.batch_size))
+def places(cells: Sequence[Cell], items: Sequence[Item], settings: Settings) -> dict[Place, tuple[bool, ...]]:
+    """All samples of a whole run, with which of its answers are graded."""
+    graded = [tuple(items[at].question is not None for at in part) for part in groups(len(items), settings.batch_size)]
+    return {
+        (cell.key, repeat, group): one
+        for cell in cells
+        for repeat in range(settings.repeats)
+        for group, one in enumerate(graded)
+    }
 
 
 def measure(

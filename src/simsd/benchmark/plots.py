@@ -65,15 +65,23 @@ def legend(owner: Axes | Figure, **where: Any) -> None:
     owner.legend(frameon=False, fontsize=SIZE, labelcolor=INK, **where)
 
 
-def save(figure: Figure, stem: Path) -> list[Path]:
-    """Writes stem.png and stem.svg. The same figure gives the same bytes. Raises OSError."""
+def image(figure: Figure, kind: str) -> bytes:
+    """The figure as a file of this kind, "png" or "svg". The same figure gives the same bytes."""
     import matplotlib as mpl
 
-    png, vector = (stem.parent / f"{stem.name}.{kind}" for kind in ("png", "svg"))
-    figure.savefig(png, dpi=DPI, facecolor="white", metadata={"Software": None})
+    out = io.BytesIO()
+    nothing = {"Software": None} if kind == "png" else {"Date": None}
     with mpl.rc_context({"svg.hashsalt": "simsd"}):
-        figure.savefig(vector, facecolor="white", metadata={"Date": None})
-    return [png, vector]
+        figure.savefig(out, format=kind, dpi=DPI if kind == "png" else "figure", facecolor="white", metadata=nothing)
+    return out.getvalue()
+
+
+def save(figure: Figure, stem: Path) -> list[Path]:
+    """Writes stem.png and stem.svg. Raises OSError."""
+    files = [stem.parent / f"{stem.name}.{kind}" for kind in ("png", "svg")]
+    for file in files:
+        file.write_bytes(image(figure, file.suffix[1:]))
+    return files
 
 
 def svg(figure: Figure, name: str) -> str:
@@ -106,8 +114,11 @@ def speed(rows: Sequence[Row]) -> Figure:
 
     def draw(axes: Axes, at: float, row: Row) -> None:
         ratio = row.ratio_to_static
+        if ratio is None:
+            return
+        reach = [[ratio.median - ratio.low], [ratio.high - ratio.median]]
         axes.barh(at, ratio.median, height=0.72, color=COLOURS.get(row.cell.method, GRID))
-        axes.errorbar(ratio.median, at, xerr=_reach(row), color=INK, capsize=2.5, linewidth=1)
+        axes.errorbar(ratio.median, at, xerr=reach, color=INK, capsize=2.5, linewidth=1)
         axes.annotate(
             f"{ratio.median:.2f}x", (ratio.high, at), (5, 0), textcoords="offset points", va="center", fontsize=SIZE - 1
         ).set_color(INK)
@@ -138,7 +149,7 @@ def time_per_token(rows: Sequence[Row]) -> Figure:
     def draw(axes: Axes, at: float, row: Row) -> None:
         left = 0.0
         for part, colour in PARTS.items():
-            width = row.ms_per_forward[part] / max(row.tokens_per_forward, 1e-9)
+            width = row.ms_per_forward[part] / row.tokens_per_forward if row.tokens_per_forward else 0.0
             axes.barh(at, width, left=left, height=0.72, color=colour, label=part)
             left += width
 
@@ -169,8 +180,3 @@ def _bars(rows: Sequence[Row], draw: Callable[[Axes, float, Row], None]) -> tupl
     axes.margins(x=0.12)
     axes.set_xlim(left=0)
     return figure, axes
-
-
-def _reach(row: Row) -> list[list[float]]:
-    ratio = row.ratio_to_static
-    return [[ratio.median - ratio.low], [ratio.high - ratio.median]]

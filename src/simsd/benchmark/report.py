@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import groupby
 from typing import Any
 
 from simsd.benchmark.cell import SHORT, labels, shared
-from simsd.benchmark.summary import Row
+from simsd.benchmark.summary import SPREADS, Row
 from simsd.evaluation.statistics import Spread
+from simsd.text import printable
 
 # Settings that say nothing.
 NEUTRAL = {"top_k": 0, "top_p": 1.0, "ignore_eos": False}
@@ -51,17 +53,19 @@ class Report:
         sources = ", ".join(f"{number} {source}" for source, number in about["workload"].items())
         rounded = f", quantize {about['quantize']}" if about.get("quantize", "none") != "none" else ""
         apart = f", draft model on {about['draft_device']}" if about.get("draft_device") else ""
+        size = about.get("tensor_parallel_size", 1)
+        ranks = f", tensor parallel over {size} ranks" if size > 1 else ""
         options = shared([row.cell for row in self.rows])
         found = {
             "model": f"{about['model']}{draft}, block length {about['block_length']}, {about['dtype']}{rounded}",
-            "device": f"{about['device']}, {about['threads']} CPU thread{_s(about['threads'])}{apart}",
+            "device": f"{about['device']}, {about['threads']} CPU thread{_s(about['threads'])}{apart}{ranks}",
             "prompts": f"{sources} (fingerprint {about['fingerprint']})",
             "settings": ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in settings),
             "options of all cells": ", ".join(f"{SHORT.get(name, name)} {value}" for name, value in options.items()),
             "versions": f"simsd {about['simsd']}, torch {about['torch']}",
             "date": about["date"] + (", resumed from kept samples" if about["resumed"] else ""),
         }
-        return {name: text for name, text in found.items() if text}
+        return {name: printable(text) for name, text in found.items() if text}
 
 
 def _runs(rows: Sequence[Row]) -> list[list[Row]]:
@@ -86,8 +90,12 @@ def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.0%}"
 
 
-def _range(spread: Spread, digits: int) -> str:
-    return f"{spread.low:.{digits}f}-{spread.high:.{digits}f}"
+def _median(spread: Spread | None, digits: int = 0) -> str:
+    return _number(None if spread is None else spread.median, digits)
+
+
+def _range(spread: Spread | None, digits: int) -> str:
+    return "-" if spread is None else f"{spread.low:.{digits}f}-{spread.high:.{digits}f}"
 
 
 def _interval(row: Row) -> str:
@@ -108,12 +116,12 @@ TABLES: Mapping[str, tuple[Column, ...]] = {
         Column(
             "tokens/s",
             "tokens of the final text per second of decoding, prefill apart; the median of the repeats",
-            lambda row: _number(row.tokens_per_second.median),
+            lambda row: _median(row.tokens_per_second),
         ),
         Column(
             "x static",
             "speed relative to ordinary decoding on the static schedule in the same repeat; median",
-            lambda row: _number(row.ratio_to_static.median, 2),
+            lambda row: _median(row.ratio_to_static, 2),
         ),
         Column(
             "quartiles",
@@ -123,7 +131,7 @@ TABLES: Mapping[str, tuple[Column, ...]] = {
         Column(
             "x same schedule",
             "speed relative to ordinary decoding on the cell's own schedule; median",
-            lambda row: _number(row.ratio_to_schedule.median, 2),
+            lambda row: _median(row.ratio_to_schedule, 2),
         ),
         Column(
             "tokens per forward",
@@ -218,9 +226,13 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(map(_cell, cells))} |"
 
 
+# What Markdown or HTML would take for its own; an underscore only where it is not inside a word.
+_SPECIAL = re.compile(r"[\\`*<>&|\[\]~$]|(?<!\w)_|_(?!\w)")
+
+
 def _cell(text: str) -> str:
-    """Text that cannot end a table's cell or line."""
-    return " ".join(text.replace("|", "\\|").split())
+    """Text that shows as itself, and cannot end a table's cell or line. Entities mean the same everywhere."""
+    return _SPECIAL.sub(lambda found: f"&#{ord(found[0])};", " ".join(printable(text).split()))
 
 
 def csv_text(report: Report) -> str:
@@ -245,6 +257,8 @@ def _flat(data: Mapping[str, Any]) -> dict[str, Any]:
             found[name] = " ".join(f"{option}={setting}" for option, setting in value.items())
         elif isinstance(value, Mapping):
             found |= {f"{name}_{key}": inner for key, inner in value.items()}
+        elif value is None and name in SPREADS:
+            found |= {f"{name}_{field.name}": None for field in fields(Spread)}
         elif isinstance(value, tuple | list):
             found |= dict(zip((f"{name}_low", f"{name}_high"), value, strict=True))
         else:

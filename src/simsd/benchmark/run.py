@@ -14,7 +14,7 @@ from simsd import __version__
 from simsd.benchmark.cell import Cell, check
 from simsd.benchmark.device import device_name
 from simsd.benchmark.journal import Journal
-from simsd.benchmark.measure import Settings, count, groups, measure
+from simsd.benchmark.measure import Settings, groups, measure, places
 from simsd.benchmark.report import Report
 from simsd.benchmark.summary import summarise
 from simsd.benchmark.workload import Item, fingerprint
@@ -43,17 +43,17 @@ def run(
     """Measures all cells on all items and reports them.
 
     path: keeps the samples there, and goes on with those that it holds; restart: not with those.
-    Raises ConfigError before anything is measured; PromptError; Interrupted.
+    Raises ConfigError before anything is measured; PromptError; Interrupted; OSError where the file takes no more.
     """
     check(cells, llm.loaded["draft_model"] is not None, llm.options.block_length)
     what = identity(llm, cells, items, settings)
-    journal = Journal(path, what, restart=restart)
-    total = count(cells, items, settings)
-    try:
-        with track("Measuring", total, progress) as advance:
-            measure(llm, cells, items, settings, journal, advance)
-    except KeyboardInterrupt as stop:
-        raise Interrupted(len(journal.samples), total) from stop
+    expected = places(cells, items, settings)
+    with Journal(path, what, restart=restart, expected=expected) as journal:
+        try:
+            with track("Measuring", len(expected), progress) as advance:
+                measure(llm, cells, items, settings, journal, advance)
+        except KeyboardInterrupt as stop:
+            raise Interrupted(len(journal.places), len(expected)) from stop
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     rows = summarise(cells, journal.samples, len(groups(len(items), settings.batch_size)))
     return Report({**what, "resumed": journal.resumed, "date": now}, rows)
@@ -66,6 +66,7 @@ def identity(llm: LLM, cells: Sequence[Cell], items: Sequence[Item], settings: S
         "torch": torch.__version__,
         **llm.loaded,
         "device": device_name(llm.device),
+        "tensor_parallel_size": llm.tensor_parallel_size,
         "threads": torch.get_num_threads(),
         "block_length": llm.options.block_length,
         "settings": settings.to_dict(),

@@ -25,6 +25,8 @@ COUNTED = (
     "seconds",
 )
 
+Place = tuple[str, int, int]  # of a sample in a run: the key of its cell, the repeat and the group
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -35,6 +37,15 @@ class Answer:
     text: str
     finish: str
     right: bool | None = None
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Answer:
+        """As `Sample.from_dict`."""
+        text, finish = (_value(data, name, str) for name in ("text", "finish"))
+        right = data.get("right")
+        if right is not None and not isinstance(right, bool):
+            raise ValueError(f"'right' is {_short(right)}")
+        return cls(int(_number(data, "tokens", whole=True)), text, finish, right)
 
 
 @dataclass(frozen=True)
@@ -49,15 +60,44 @@ class Sample:
     peak_bytes: int
 
     @property
-    def place(self) -> tuple[str, int, int]:
+    def place(self) -> Place:
         return self.cell, self.repeat, self.group
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> Sample:
-        return cls(**{**data, "answers": [Answer(**answer) for answer in data["answers"]]})
+    def from_dict(cls, data: Any) -> Sample:
+        """The sample that `to_dict` wrote. Raises ValueError where `data`, which may be anything, cannot be one."""
+        cell, answers, cost = (_value(data, name, kind) for name, kind in _KINDS.items())
+        numbers = (_number(data, name, whole=True) for name in ("repeat", "group", "peak_bytes"))
+        repeat, group, peak_bytes = map(int, numbers)
+        costs = {name: _number(cost, name) for name in COUNTED}
+        return cls(cell, repeat, group, [Answer.from_dict(answer) for answer in answers], costs, peak_bytes)
+
+
+_KINDS: dict[str, type] = {"cell": str, "answers": list, "cost": dict}
+_MOST = 2**63  # no count or time is as large
+
+
+def _value(data: Any, name: str, kind: type) -> Any:
+    if not isinstance(data, dict):
+        raise ValueError(f"{_short(data)} is not an object")
+    if not isinstance(data.get(name), kind):
+        raise ValueError(f"{name!r} is {_short(data.get(name))}")
+    return data[name]
+
+
+def _number(data: dict[str, Any], name: str, whole: bool = False) -> float:
+    """One that can have been counted or measured."""
+    value = data.get(name)
+    if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)) or not 0 <= value < _MOST:
+        raise ValueError(f"{name!r} is {_short(value)}")
+    return value
+
+
+def _short(value: Any) -> str:
+    return "missing" if value is None else repr(value)[:40]
 
 
 def growth(before: Stats, after: Stats) -> dict[str, float]:

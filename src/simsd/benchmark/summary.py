@@ -10,13 +10,15 @@ from simsd.benchmark.cell import Cell
 from simsd.benchmark.sample import Answer, Sample
 from simsd.evaluation.statistics import Spread, mcnemar, wilson
 
+SPREADS = ("tokens_per_second", "ratio_to_static", "ratio_to_schedule")  # figures of a row that are spreads
+
 
 @dataclass(frozen=True)
 class Row:
     """One cell of a report. Rates are None where there is nothing to count; seconds exclude prefill unless named so.
 
     tokens_per_second, ratio_to_static, ratio_to_schedule: over repeats. The ratios compare with ordinary decoding on
-    the static schedule, and on the cell's own, within the same repeat.
+    the static schedule, and on the cell's own, within the same repeat; None where that gave no token or took no time.
     accuracy_interval: 95 %, Wilson, counting questions (not repeats) as trials.
     seconds: of a repeat, on average, by part; tokens, query_tokens (rows of the target's forwards), prefill_tokens and
     target_forwards likewise.
@@ -32,9 +34,9 @@ class Row:
     prefill_tokens: float
     target_forwards: float
     seconds: dict[str, float]
-    tokens_per_second: Spread
-    ratio_to_static: Spread
-    ratio_to_schedule: Spread
+    tokens_per_second: Spread | None
+    ratio_to_static: Spread | None
+    ratio_to_schedule: Spread | None
     tokens_per_forward: float
     query_tokens_per_forward: float
     draft_forwards_per_forward: float
@@ -61,7 +63,7 @@ class Row:
         """The row that `to_dict` wrote."""
         own = {field.name: data[field.name] for field in fields(cls) if field.name != "cell"}
         place = {name: data[name] for name in ("method", "schedule", "block_length", "temperature")}
-        spreads = {name: Spread(**own[name]) for name in ("tokens_per_second", "ratio_to_static", "ratio_to_schedule")}
+        spreads = {name: None if own[name] is None else Spread(**own[name]) for name in SPREADS}
         interval = own["accuracy_interval"]
         own |= spreads | {"accuracy_interval": None if interval is None else tuple(interval)}
         return cls(cell=Cell(**place, options=tuple(sorted(data["options"].items()))), **own)
@@ -111,7 +113,7 @@ def _row(cell: Cell, runs: dict[Cell, list[list[Sample]]]) -> Row:
         prefill_tokens=total("prefill_tokens") / repeats,
         target_forwards=total("target_forwards") / repeats,
         seconds={part: total(f"{part}_seconds") / repeats for part in ("prefill", "draft", "verify", "accept")},
-        tokens_per_second=Spread.of(_speeds(own)),
+        tokens_per_second=_spread(_speeds(own)),
         ratio_to_static=_ratio(own, runs[cell.static]),
         ratio_to_schedule=_ratio(own, runs[cell.baseline]),
         tokens_per_forward=tokens / forwards,
@@ -139,17 +141,24 @@ def _answers(repeats: Sequence[Sequence[Sample]]) -> list[Answer]:
     return [answer for repeat in repeats for sample in repeat for answer in sample.answers]
 
 
-def _speeds(repeats: Sequence[Sequence[Sample]]) -> list[float]:
-    """Tokens per second of each repeat, prefill apart."""
+def _speeds(repeats: Sequence[Sequence[Sample]]) -> list[float | None]:
+    """Tokens per second of each repeat, prefill apart; None where no time went by."""
     speeds = []
     for repeat in repeats:
         seconds = sum(sample.cost["seconds"] - sample.cost["prefill_seconds"] for sample in repeat)
-        speeds.append(_tokens(repeat) / max(seconds, 1e-9))
+        speeds.append(_tokens(repeat) / seconds if seconds > 0 else None)
     return speeds
 
 
-def _ratio(own: Sequence[Sequence[Sample]], other: Sequence[Sequence[Sample]]) -> Spread:
-    return Spread.of([a / max(b, 1e-9) for a, b in zip(_speeds(own), _speeds(other), strict=True)])
+def _ratio(own: Sequence[Sequence[Sample]], other: Sequence[Sequence[Sample]]) -> Spread | None:
+    pairs = zip(_speeds(own), _speeds(other), strict=True)
+    return _spread([a / b if a is not None and b else None for a, b in pairs])
+
+
+def _spread(values: Sequence[float | None]) -> Spread | None:
+    """Of those that there are; None where there is none."""
+    known = [value for value in values if value is not None]
+    return Spread.of(known) if known else None
 
 
 def _changed(own: Sequence[Sequence[Sample]], other: Sequence[Sequence[Sample]], temperature: float) -> tuple[int, int]:

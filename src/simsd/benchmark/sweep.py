@@ -9,6 +9,7 @@ from typing import Any
 from simsd.benchmark.recipes import Curve, Recipe, Value
 from simsd.benchmark.report import Column, Report, csv_lines, markdown_facts, markdown_table, tables
 from simsd.benchmark.summary import Row
+from simsd.text import printable
 
 # The columns of a sweep's table, of those that a report has.
 SHOWN = ("tokens/s", "x static", "quartiles", "tokens per forward", "accepted", "right", "95 %", "same text")
@@ -64,7 +65,7 @@ class Sweep:
         models = " with ".join(name for name in (about["model"], about["draft_model"]) if name)
         repeats = about["settings"]["repeats"]
         number = f"{first.prompts} prompt{'s' * (first.prompts != 1)}, {repeats} repeat{'s' * (repeats != 1)}"
-        return f"{models}, {about['dtype']}, {about['device']}; {number}, temperature {first.cell.temperature:g}"
+        return printable(f"{models}, {about['dtype']}, {about['device']}; {number}, temperature {first.cell.degrees}")
 
     @property
     def title(self) -> str:

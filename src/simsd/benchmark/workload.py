@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -11,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from simsd.errors import ConfigError, PromptError
-from simsd.evaluation.suites import SUITES, Question, load_suite, messages
+from simsd.evaluation.lines import parse, read_text, text_of
+from simsd.evaluation.suites import SUITES, Question, load_suite, messages, question_of
 from simsd.llm import LLM, Completion, SamplingParams
 from simsd.models.prompts import prompt_ids
 
@@ -25,60 +28,73 @@ class Item:
     source: str = ""
 
 
-def load_items(names: Iterable[str | Path], limit: int | None = None) -> list[Item]:
-    """The first `limit` items of each suite or JSON Lines file, in turn from all of them.
+def load_items(names: Iterable[str | Path], limit: int | None = None, taken: Iterable[str] = ()) -> list[Item]:
+    """The first `limit` items of each embedded suite (its name, as text) or JSON Lines file, in turn from all of them.
 
     A line of a file is {"prompt": text}, {"messages": [...]}, or a question as `load_suite` reads it.
-    Raises ConfigError naming file and line.
+    taken: further sources, whose names no file may have. Raises ConfigError naming file and line.
     """
     if limit is not None and limit < 1:
         raise ConfigError(f"limit is {limit}; it must be at least 1")
-    lists = [_load(name, limit) for name in dict.fromkeys(map(str, names))]
-    if not lists:
+    asked = dict.fromkeys(name if name in SUITES else Path(name) for name in names)
+    if not asked:
         raise ConfigError(f"no prompts are named; give a suite ({', '.join(SUITES)}) or a JSONL file")
-    longest = max(map(len, lists))
-    return [items[at] for at in range(longest) for items in lists if at < len(items)]
+    suites = {name for name in asked if isinstance(name, str)}
+    files = _names([name for name in asked if isinstance(name, Path)], {*taken, *suites})
+    lists = [
+        _read(name, limit, files[name])
+        if isinstance(name, Path)
+        else [Item(messages(question), question, name) for question in load_suite(name, limit)]
+        for name in asked
+    ]
+    return [item for turn in itertools.zip_longest(*lists) for item in turn if item is not None]
 
 
-def task_items(name: str, limit: int | None = None) -> list[Item]:
-    """The prompts of a task of lm-evaluation-harness, as it would ask them. Raises ConfigError."""
+def _names(paths: Sequence[Path], taken: set[str]) -> dict[Path, str]:
+    """What each file is called in reports: its stem, or its whole path where another source has that name."""
+    stems = Counter(path.stem for path in paths)
+    return {path: str(path) if stems[path.stem] > 1 or path.stem in taken else path.stem for path in paths}
+
+
+def _read(path: Path, limit: int | None, name: str) -> list[Item]:
+    items = parse(read_text(path), str(path), lambda row: _item(row, name), limit)
+    if not items:
+        raise ConfigError(f"{path} holds no prompt and no question; write one a line")
+    return items
+
+
+def _item(row: dict[str, Any], name: str) -> Item:
+    if "prompt" in row:
+        if not text_of(row, "prompt"):
+            raise ConfigError("'prompt' is empty")
+        return Item(row["prompt"], source=name)
+    if "messages" in row:
+        return Item(_conversation(row["messages"]), source=name)
+    if not {"question", "text"} & set(row):
+        raise ConfigError("needs 'prompt', a text, 'messages', a conversation, or 'question' with its 'answer'")
+    question = question_of(row)
+    return Item(messages(question), question, name)
+
+
+def _conversation(rows: Any) -> list[dict[str, str]]:
+    if not isinstance(rows, list) or not rows:
+        raise ConfigError("'messages' is no list of messages")
+    for row in rows:
+        if not isinstance(row, dict) or not isinstance(row.get("role"), str) or not isinstance(row.get("content"), str):
+            raise ConfigError('\'messages\' holds what is no message; write {"role": "user", "content": text}')
+    return [{name: value for name, value in row.items() if isinstance(value, str)} for row in rows]
+
+
+def task_items(name: str, limit: int | None = None, data: Mapping[str, str] | None = None) -> list[Item]:
+    """The prompts of a task of lm-evaluation-harness, as it would ask them.
+
+    data: files for tasks that ask for them by name, such as {"gsm8k": "test.jsonl"}. Raises ConfigError.
+    """
     if find_spec("lm_eval") is None:
         raise ConfigError("tasks need lm-evaluation-harness; run: pip install 'simsd[eval]'")
     from simsd.evaluation.harness_run import task_prompts
 
-    return [Item(prompt, source=name) for prompt in task_prompts(name, limit)]
-
-
-def _load(name: str, limit: int | None) -> list[Item]:
-    if name not in SUITES and (rows := _prompt_rows(Path(name), limit)) is not None:
-        return rows
-    return [Item(messages(q), q, Path(name).stem) for q in load_suite(name, limit)]
-
-
-def _prompt_rows(path: Path, limit: int | None) -> list[Item] | None:
-    """Items of a file of prompts or conversations; None if it holds questions, or cannot be read as either."""
-    try:
-        text = path.read_text("utf-8")
-        lines = [(number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip()]
-        first = json.loads(lines[0][1]) if lines else None
-    except (OSError, ValueError):
-        return None  # `load_suite` says what is wrong
-    if not isinstance(first, dict) or not {"prompt", "messages"} & set(first):
-        return None
-    return [_prompt_row(path, number, line) for number, line in lines[:limit]]
-
-
-def _prompt_row(path: Path, number: int, line: str) -> Item:
-    try:
-        row = json.loads(line)
-    except ValueError as error:
-        raise ConfigError(f"{path}, line {number}: not JSON ({error})") from error
-    prompt = row.get("prompt", row.get("messages")) if isinstance(row, Mapping) else None
-    if isinstance(prompt, str) and prompt:
-        return Item(prompt, source=path.stem)
-    if isinstance(prompt, list) and prompt and all(isinstance(m, dict) and "content" in m for m in prompt):
-        return Item(prompt, source=path.stem)
-    raise ConfigError(f"{path}, line {number}: needs 'prompt', a text, or 'messages', a conversation")
+    return [Item(prompt, source=name) for prompt in task_prompts(name, limit, data=data)]
 
 
 def lengths(llm: LLM, items: Sequence[Item]) -> list[int]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simsd.cli import common, load, measuring
+from simsd.cli import common, load, measuring, outputs
 from simsd.cli.common import AsJson
-from simsd.cli.measuring import BatchSize, Files, Limit, Repeats, Restart, RunFile, Suites, Tasks
+from simsd.cli.measuring import BatchSize, Data, Files, Limit, Prompts, Repeats, Restart, RunFile, Suites, Tasks
 from simsd.cli.options import DRAFTERS, METHODS, STRATEGIES, Decoding, decoding_options
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from simsd.benchmark.cell import Cell
     from simsd.benchmark.report import Report
 
+BENCHED = tuple(name for name in DRAFTERS if name != "trajectory")  # that needs decodings recorded before
 SHORT_SCHEDULES = ("static", "dynamic")
 # Flags of a model in this process; a running server has its own.
 LOCAL = (*measuring.MODEL, *measuring.FIXED, "top_k", "top_p", "seed", "ignore_eos")
@@ -50,7 +51,7 @@ def bench(
         _axis("--windows", "Draft windows in tokens, or auto for the method's own. Default: auto."),
     ] = None,
     drafters: Annotated[
-        list[str] | None, _axis("--drafters", f"Of {', '.join(DRAFTERS)}. Default: the method's own.")
+        list[str] | None, _axis("--drafters", f"Of {', '.join(BENCHED)}. Default: the method's own.")
     ] = None,
     block_lengths: Annotated[
         list[str] | None, _axis("--block-lengths", "Tokens in a block. Default: the checkpoint's.")
@@ -59,6 +60,7 @@ def bench(
     suites: Suites = None,
     files: Files = None,
     tasks: Tasks = None,
+    data: Data = None,
     limit: Limit = None,
     repeats: Repeats = 3,
     batch_size: BatchSize = 1,
@@ -78,11 +80,12 @@ def bench(
     local |= {"--block-lengths": block_lengths, "--run": run_file, "--restart": restart}
     local |= {"--csv": csv, "--markdown": markdown, "--html": html}
     load.check(server, local, {"--concurrency": concurrency, "--requests": requests})
+    prompts = Prompts.given(suites, files, tasks, data, limit)
     if server is not None:
         warm = measuring.listed("--temperatures", temperatures, (options.temperature or 0.0,), measuring.number)
         load.bench_server(
             server,
-            measuring.workload(suites, files, tasks, limit),
+            measuring.workload(prompts),
             load.extensions(_asked(methods, schedules, windows, drafters)),
             warm,
             concurrency=concurrency or 8,
@@ -92,22 +95,17 @@ def bench(
             max_tokens=options.max_tokens or 128,
         )
         return
-    measuring.check_run(run_file, restart)
-    for flag, file in {"--csv": csv, "--markdown": markdown, "--html": html}.items():
-        common.check_place(flag, file)
+    measuring.check_files([("--csv", csv), ("--markdown", markdown), ("--html", html)], run_file, restart, prompts)
     if html is not None:
         from simsd.benchmark import plots
 
         plots.require()
     cells = _cells(options, methods, schedules, windows, drafters, block_lengths, temperatures)
     settings = measuring.settings(options, repeats, batch_size)
-    items = measuring.workload(suites, files, tasks, limit)
+    items = measuring.workload(prompts)
     report = measuring.measured(measuring.load(options), cells, items, settings, run_file, restart)
-    _write(report, csv, markdown, html)
-    if as_json:
-        common.print_json(report.to_dict())
-    else:
-        show(report, common.console())
+    written = _files(report, csv, markdown, html)
+    outputs.deliver(lambda: common.print_json(report.to_dict()) if as_json else show(report, common.console()), written)
 
 
 def _asked(
@@ -119,7 +117,7 @@ def _asked(
         "method": given("--methods", methods, (), measuring.one_of(METHODS)),
         "remasking_strategy": _strategies(schedules, ()),
         "num_speculative_tokens": [one for one in given("--windows", windows, (), _window) if one is not None],
-        "drafter": given("--drafters", drafters, (), measuring.one_of(DRAFTERS)),
+        "drafter": given("--drafters", drafters, (), measuring.one_of(BENCHED)),
     }
 
 
@@ -149,7 +147,7 @@ def _cells(
         temperatures=given("--temperatures", temperatures, (0.0,), measuring.number),
         vary={
             "num_speculative_tokens": given("--windows", windows, (None,), _window),
-            "drafter": given("--drafters", drafters, (None,), measuring.one_of(DRAFTERS)),
+            "drafter": given("--drafters", drafters, (None,), measuring.one_of(BENCHED)),
         },
         fixed=measuring.fixed(options),
     )
@@ -159,17 +157,19 @@ def _window(flag: str, word: str) -> int | None:
     return None if word == "auto" else measuring.whole(flag, word)
 
 
-def _write(report: Report, csv: Path | None, markdown: Path | None, html: Path | None) -> None:
+def _files(
+    report: Report, csv: Path | None, markdown: Path | None, html: Path | None
+) -> dict[Path, Callable[[], str | bytes]]:
+    """What each file that is asked for is to hold."""
     from simsd.benchmark import report as text
+    from simsd.benchmark.page import page
 
-    if csv is not None:
-        common.write(csv, text.csv_text(report))
-    if markdown is not None:
-        common.write(markdown, f"# simsd bench\n\n{text.markdown(report)}")
-    if html is not None:
-        from simsd.benchmark.page import page
-
-        common.write(html, page(report))
+    named: list[tuple[Path | None, Callable[[], str | bytes]]] = [
+        (csv, lambda: text.csv_text(report)),
+        (markdown, lambda: f"# simsd bench\n\n{text.markdown(report)}"),
+        (html, lambda: page(report)),
+    ]
+    return {file: content for file, content in named if file is not None}
 
 
 # ---------------------------------------------------------------------- the terminal
@@ -181,4 +181,4 @@ def show(report: Report, out: Console) -> None:
     sections = [(place, [(report.labels[row.cell.key], row) for row in rows]) for place, rows in report.places]
     for title, columns in tables(report).items():
         out.print()
-        out.print(measuring.table(title, "method", columns, sections))
+        out.print(measuring.table(title, "method", columns, sections, out.width))

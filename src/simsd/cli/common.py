@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simsd.errors import ConfigError, PromptError, SimsdError
+from simsd.errors import PromptError, SimsdError
+from simsd.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from simsd.llm import LLM, Completion, SamplingParams
 
 Raw = Annotated[bool, typer.Option("--raw", help="Continue the prompt as it is, without the chat template.")]
+_ESCAPED = re.compile("[\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
@@ -99,35 +101,25 @@ def for_terminal(text: str) -> str:
     """
     if not sys.stdout.isatty():
         return text
-    return "".join(char if char in "\t\n" or char.isprintable() else ascii(char)[1:-1] for char in text)
+    return printable(text, keep="\t\n")
+
+
+def note(text: str) -> None:
+    """A line on stderr, for people."""
+    typer.echo(printable(text), err=True)
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:
-    """JSON on stdout, as UTF-8 text even where the terminal's encoding is poorer."""
+    """JSON on stdout, as UTF-8 text even where the terminal's encoding is poorer.
+
+    What JSON lets stand but a terminal obeys, or UTF-8 has no form for, is escaped as JSON escapes it.
+    """
     text = json.dumps(value, ensure_ascii=False, indent=indent, allow_nan=False)
+    text = _ESCAPED.sub(lambda found: json.dumps(found[0])[1:-1], text)
     encoding = sys.stdout.encoding or "utf-8"
     if not encoding.lower().startswith("utf"):
         text = json.dumps(value, indent=indent)
     typer.echo(text)
-
-
-def check_place(flag: str, file: Path | None) -> None:
-    """Refuses a file that cannot be written, before the work that may take long. Raises ConfigError."""
-    if file is None:
-        return
-    folder = file.absolute().parent
-    if not folder.is_dir():
-        raise ConfigError(f"{flag} is {str(file)!r}, but there is no folder {str(folder)!r}; create it.")
-    if file.is_dir():
-        raise ConfigError(f"{flag} is {str(file)!r}, which is a folder; name a file in it.")
-
-
-def write(file: Path, text: str) -> None:
-    """Raises ConfigError where the file cannot be written."""
-    try:
-        file.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be written ({error.strerror}); choose another file.") from error
 
 
 def completion_json(completion: Completion) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 import typer
 
 from simsd.errors import SimsdError
+from simsd.text import printable
 
 USER_ERROR = 2
 INTERRUPTED = 130
@@ -24,6 +25,7 @@ def report(error: SimsdError, as_json: bool) -> None:
 
 
 def report_text(kind: str, message: str, as_json: bool) -> None:
+    message = printable(message)
     if as_json:
         typer.echo(json.dumps({"error": {"type": kind, "message": message}}, ensure_ascii=False))
     sentence = f"simsd: {message}{'' if message.endswith(('.', '!', '?')) else '.'}"

@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simsd.cli import common
+from simsd.cli import common, outputs
 from simsd.cli.common import AsJson, Raw
+from simsd.cli.errors import INTERRUPTED, report_text
+from simsd.cli.eval_tables import Found, show
 from simsd.cli.options import Decoding, decoding_options
+from simsd.cli.tasks import data_files, data_option
 from simsd.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from simsd.evaluation.accuracy import Accuracy
-    from simsd.evaluation.harness_run import TaskRun
     from simsd.evaluation.suites import Question
     from simsd.llm import LLM, SamplingParams
 
-Write = Callable[[Iterable[Mapping[str, Any]]], None]
-
 GRADED = ("math", "code", "trivia", "choice")
-_SUITES, _HARNESS = "Suites", "Tasks of lm-evaluation-harness (pip install 'simsd[eval]')"
+_SUITES, _HARNESS = "Suites", "Tasks of lm-evaluation-harness (pip install 'simsd\\[eval]')"  # rich would read a tag
 _GENERATION = {"max_tokens": "max_gen_toks", "temperature": "temperature", "top_k": "top_k", "top_p": "top_p"}
 
 
@@ -54,16 +50,7 @@ def evaluate(
         Path | None,
         typer.Option("--include-path", help="A folder of further task files.", rich_help_panel=_HARNESS),
     ] = None,
-    data: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--data",
-            metavar="NAME=FILE",
-            help="A local file for a task: gsm8k=FILE for simsd_gsm8k, mbpp=FILE for simsd_mbpp.",
-            rich_help_panel=_HARNESS,
-            show_default=False,
-        ),
-    ] = None,
+    data: Annotated[list[str] | None, data_option(_HARNESS)] = None,
     num_fewshot: Annotated[
         int | None,
         typer.Option("--num-fewshot", help="Examples in the prompt.", rich_help_panel=_HARNESS, min=0),
@@ -85,40 +72,116 @@ def evaluate(
     as_json: AsJson = False,
 ) -> None:
     """Measure accuracy and speed together."""
-    names = [name.strip() for name in (tasks or "").split(",") if name.strip()]
-    if tasks is not None and not names:
-        raise ConfigError("--tasks names no task; give names with commas between them, such as gsm8k,mmlu")
-    chosen = suites or ([] if names else list(GRADED))
+    names = _names(tasks)
+    flags = {"--include-path": include_path, "--data": data, "--num-fewshot": num_fewshot}
+    _check_flags(bool(names), raw, flags | {"--apply-chat-template": chat, "--confirm-run-unsafe-code": unsafe})
+    chosen = list(dict.fromkeys(suites or ([] if names else GRADED)))
+    files = data_files(data)
     # what the user got wrong is found before minutes are spent on the model
+    outputs.check([("--output", output)], _inputs(chosen, files))
     questions = _questions(chosen, limit)
     params = options.sampling_params()
     generation = _generation(options) if names else {}
-    found = _find(names, include_path, data or [], unsafe)
-    with _lines(output) as write:
-        with common.loading("Loading the model"):
-            llm = common.make_llm(options, max_num_seqs=batch_size)
-        results = [_suite(llm, name, questions[name], params, raw, write) for name in chosen]
-        run = None
-        if found is not None:
-            from simsd.evaluation.harness_run import run_tasks
-
-            more: dict[str, Any] = {"num_fewshot": num_fewshot, "limit": limit, "chat": chat, "unsafe": unsafe}
-            run = run_tasks(llm, *found, gen_kwargs=generation, **more)
-            write(run.samples)
-    if as_json:
-        harness = None if run is None else _harness_json(run)
-        suites_json = [result.to_dict() for result in results]
-        common.print_json({"options": asdict(llm.options), "suites": suites_json, "harness": harness})
-    else:
-        _print(results, run)
+    more: dict[str, Any] = {"num_fewshot": num_fewshot, "limit": limit, "chat": chat, "unsafe": unsafe}
+    found = Found(asked={name: len(each) for name, each in questions.items()}, tasks=names)
+    with outputs.stream(output) as out:
+        try:
+            task_list = _find(names, include_path, files, unsafe)
+            with common.loading("Loading the model"):
+                llm = common.make_llm(options, max_num_seqs=batch_size)
+            found.llm = llm
+            for name in chosen:
+                _suite(llm, name, questions[name], params, raw, found, out)
+            if task_list is not None:
+                _tasks(llm, task_list, found, out, gen_kwargs=generation, **more)
+        except KeyboardInterrupt:
+            found.interrupted = True
+    _end(found, output, out.failures, as_json)
 
 
-def _suite(llm: LLM, name: str, questions: list[Question], params: SamplingParams, raw: bool, write: Write) -> Accuracy:
-    from simsd.evaluation.accuracy import measure
+def _names(tasks: str | None) -> list[str]:
+    names = [name.strip() for name in (tasks or "").split(",") if name.strip()]
+    if tasks is not None and not names:
+        raise ConfigError("--tasks names no task; give names with commas between them, such as gsm8k,mmlu")
+    return list(dict.fromkeys(names))
 
-    result, answers = measure(llm, name, questions, params, raw=raw, progress=common.watched())
-    write({"suite": name} | answer.to_dict() for answer in answers)
-    return result
+
+def _check_flags(with_tasks: bool, raw: bool, of_tasks: Mapping[str, Any]) -> None:
+    """Refuses flags that would change nothing. of_tasks: those that only tasks heed, with their values."""
+    given = [flag for flag, value in of_tasks.items() if value is not None and value is not False]
+    if given and not with_tasks:
+        raise ConfigError(f"{given[0]} is for tasks of lm-evaluation-harness; name them with --tasks, or leave it out")
+    if raw and with_tasks:
+        raise ConfigError("--raw does not go with --tasks: those have a chat template only by --apply-chat-template")
+
+
+def _inputs(suites: Sequence[str], files: Mapping[str, str]) -> list[outputs.Named]:
+    from simsd.evaluation.suites import SUITES
+
+    return [
+        *(("--suite", Path(name)) for name in suites if name not in SUITES),
+        *(("--data", Path(file)) for file in files.values()),
+    ]
+
+
+def _suite(
+    llm: LLM,
+    name: str,
+    questions: list[Question],
+    params: SamplingParams,
+    raw: bool,
+    found: Found,
+    out: outputs.Stream,
+) -> None:
+    from simsd.evaluation.accuracy import Interrupted, measure
+
+    def keep(answer: Any) -> None:
+        _write(out, {"suite": name} | answer.to_dict())
+
+    try:
+        result, _ = measure(llm, name, questions, params, raw=raw, progress=common.watched(), keep=keep)
+    except Interrupted as stop:
+        found.suites.append(stop.result)
+        raise
+    found.suites.append(result)
+
+
+def _tasks(llm: LLM, tasks: tuple[list[str], Any], found: Found, out: outputs.Stream, **more: Any) -> None:
+    from simsd.evaluation.harness_run import Interrupted, run_tasks
+
+    try:
+        found.run = run_tasks(llm, *tasks, **more)
+    except Interrupted as stop:
+        found.run = stop.run
+        raise
+    finally:
+        for sample in found.run.samples if found.run is not None else ():
+            _write(out, sample)
+
+
+def _write(out: outputs.Stream, entry: Mapping[str, Any]) -> None:
+    out.write(json.dumps(entry, ensure_ascii=False, default=str) + "\n")
+
+
+def _end(found: Found, output: Path | None, failures: Sequence[str], as_json: bool) -> None:
+    """Shows what there is, tells what is not right with it, and leaves: by 130 after Ctrl-C, by 1 where a question
+    could not be answered."""
+    told = [*found.failures, *failures]
+
+    def present() -> None:
+        if as_json and found.llm is not None:
+            common.print_json(found.to_dict())
+        elif not as_json:
+            show(found, common.console())
+
+    if not found.interrupted:
+        outputs.deliver(present, {}, told)
+        return
+    with suppress(typer.Exit):
+        outputs.deliver(present, {}, told)
+    kept = f"; what is finished is in {output}" if output is not None and found.begun else ""
+    report_text("Interrupted", f"{found.interruption}{kept}", as_json=False)
+    raise typer.Exit(INTERRUPTED)
 
 
 def _questions(suites: Sequence[str], limit: int | None) -> dict[str, list[Question]]:
@@ -139,94 +202,15 @@ def _generation(options: Decoding) -> dict[str, Any]:
     return given
 
 
-def _find(names: Sequence[str], include: Path | None, data: Sequence[str], unsafe: bool) -> Any:
+def _find(
+    names: Sequence[str], include: Path | None, files: Mapping[str, str], unsafe: bool
+) -> tuple[list[str], Any] | None:
     """The harness's tasks of these names; None where none are asked for."""
     if not names:
         return None
     if find_spec("lm_eval") is None:
         raise ConfigError("--tasks needs lm-evaluation-harness; run: pip install 'simsd[eval]'")
-    with common.loading("Reading the task files"):
+    with common.loading("Reading the tasks"):
         from simsd.evaluation.harness_run import find_tasks
 
-        return find_tasks(names, include, dict(_pair(entry) for entry in data), unsafe=unsafe)
-
-
-def _pair(entry: str) -> tuple[str, str]:
-    name, equals, file = entry.partition("=")
-    if not (name and equals and file):
-        raise ConfigError(f"--data is {entry!r}; write NAME=FILE, such as gsm8k=test.jsonl")
-    if not Path(file).is_file():
-        raise ConfigError(f"--data {name}: there is no file {file}; check the path")
-    return name, file
-
-
-@contextmanager
-def _lines(file: Path | None) -> Iterator[Write]:
-    """Writes objects as JSON lines into `file`, each line at once; nowhere where there is none."""
-    if file is None:
-        yield lambda entries: None
-        return
-    try:
-        out = file.open("w", encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be written ({error.strerror}); choose another path") from error
-
-    def write(entries: Iterable[Mapping[str, Any]]) -> None:
-        for entry in entries:
-            out.write(json.dumps(entry, ensure_ascii=False, default=str) + "\n")
-        out.flush()
-
-    with out:
-        yield write
-
-
-def _harness_json(run: TaskRun) -> dict[str, Any]:
-    return {"tasks": [asdict(result) for result in run.results], **run.cost.to_dict()}
-
-
-def _print(results: Sequence[Accuracy], run: TaskRun | None) -> None:
-    out = common.console()
-    if results:
-        out.print(_suite_table(results))
-        out.print("; ".join(f"{result.suite}: {result.cost.endings}" for result in results), style="dim", markup=False)
-    if run is not None:
-        out.print(_task_table(run))
-        out.print(f"Generated text: {run.cost}.", style="dim", markup=False)
-
-
-def _suite_table(results: Sequence[Accuracy]) -> Table:
-    from rich.table import Table
-
-    table = Table("suite", title="Suites", title_justify="left", title_style="bold")
-    for name in ("right", "accuracy (95 %)", "tokens per\nforward", "drafts\naccepted", "tokens/s"):
-        table.add_column(name, justify="right")
-    for result in results:
-        low, high = result.interval
-        table.add_row(
-            result.suite,
-            f"{result.right} of {result.questions}",
-            f"{result.accuracy:.1%} ({low:.1%} - {high:.1%})",
-            f"{result.cost.tokens_per_forward:.2f}",
-            result.cost.acceptance,
-            f"{result.cost.stats.tokens_per_second:.0f}",
-        )
-    return table
-
-
-def _task_table(run: TaskRun) -> Table:
-    from rich.table import Table
-
-    table = Table("task", "questions", "shots", "metric", "filter", title="Tasks", title_justify="left")
-    table.add_column("value", justify="right")
-    table.add_column("standard error", justify="right")
-    for result in run.results:
-        for key, value in result.metrics.items():
-            metric, _, kept = key.partition(",")
-            if metric.endswith("_stderr"):
-                continue
-            error = result.metrics.get(f"{metric}_stderr,{kept}")
-            spread = "-" if error is None else f"{error:.4f}"
-            table.add_row(
-                result.task, str(result.questions), str(result.num_fewshot), metric, kept, f"{value:.4f}", spread
-            )
-    return table
+        return find_tasks(names, include, files, unsafe=unsafe)

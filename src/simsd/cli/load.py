@@ -11,12 +11,13 @@ import typer
 from simsd.cli import common
 from simsd.errors import ConfigError
 from simsd.progress import track
+from simsd.text import printable
 
 if TYPE_CHECKING:
     from simsd.benchmark.load import LoadResult, Question
     from simsd.benchmark.workload import Item
 
-_SERVER = "A running server (pip install 'simsd[serve]')"
+_SERVER = r"A running server (pip install 'simsd\[serve]')"  # the help would take brackets for a style
 
 
 def _flag(name: str, text: str, **more: Any) -> Any:
@@ -91,4 +92,4 @@ def _print(results: Sequence[tuple[Mapping[str, Any], LoadResult]]) -> None:
             drafts = "" if accepted is None else f", {accepted:.0%} of drafted tokens accepted"
             out.print(f"{figures['tokens_per_forward']:.2f} tokens per target forward{drafts}", style="dim")
         for reason, count in found.failures.items():
-            out.print(f"{count} failed: {reason}", style="red", markup=False)
+            out.print(printable(f"{count} failed: {reason}"), style="red", markup=False)

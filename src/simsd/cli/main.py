@@ -14,6 +14,7 @@ import typer
 from simsd import __version__
 from simsd.cli import bench, chat, demo, eval, generate, models, serve, sweep, trace
 from simsd.cli.errors import INTERRUPTED, USER_ERROR, close_quietly, guarded, report_text
+from simsd.text import printable
 
 app = typer.Typer(
     name="simsd",
@@ -52,7 +53,7 @@ def main(arguments: list[str] | None = None) -> None:
     # a process may be started without its streams; what is written then goes nowhere
     sys.stdout = sys.stdout or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     sys.stderr = sys.stderr or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
-    warnings.formatwarning = lambda message, *_, **__: f"simsd: warning: {message}\n"
+    warnings.formatwarning = lambda message, *_, **__: f"simsd: warning: {printable(str(message))}\n"
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # an answer may hold what the terminal cannot show

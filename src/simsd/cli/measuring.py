@@ -5,14 +5,16 @@ from __future__ import annotations
 import shlex
 import sys
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from simsd.cli import common
+from simsd.cli import common, outputs
 from simsd.cli.options import Decoding
+from simsd.cli.tasks import data_files, data_option
 from simsd.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from simsd.llm import LLM
 
 _PROMPTS, _RUN = "Prompts", "Measurement"
+LEAST = 16  # columns that names have in the narrowest terminal
 PROMPTS_EACH = 2  # of a suite or task, unless --limit says otherwise: a run on the embedded pair takes seconds
 
 Suites = Annotated[
@@ -57,6 +60,7 @@ Tasks = Annotated[
         show_default=False,
     ),
 ]
+Data = Annotated[list[str] | None, data_option(_PROMPTS)]
 Limit = Annotated[
     int | None,
     typer.Option(
@@ -83,7 +87,7 @@ Restart = Annotated[
     bool, typer.Option("--restart", help="Throw away what the file of --run holds.", rich_help_panel=_RUN)
 ]
 
-MODEL = ("model", "draft_model", "dtype", "device", "draft_device", "quantize", "threads")
+MODEL = ("model", "draft_model", "dtype", "device", "draft_device", "quantize", "tensor_parallel_size", "threads")
 FIXED = ("layout", "acceptance", "states", "draft_steps", "denoising_steps", "confidence_threshold", "eb_threshold")
 SETTINGS = ("max_tokens", "top_k", "top_p", "seed", "ignore_eos")
 FLAGS = (*MODEL, *FIXED, *SETTINGS)
@@ -104,27 +108,64 @@ def settings(options: Decoding, repeats: int, batch_size: int) -> Settings:
     return Settings(repeats=repeats, batch_size=batch_size, **given)
 
 
-def workload(
-    suites: Sequence[str] | None, files: Sequence[Path] | None, tasks: Sequence[str] | None, limit: int | None
-) -> list[Item]:
-    """The prompts that the flags name. Raises ConfigError."""
+@dataclass(frozen=True)
+class Prompts:
+    """What the flags say about prompts; data: files for tasks, by name."""
+
+    suites: Sequence[str] = ()
+    files: Sequence[Path] = ()
+    tasks: Sequence[str] = ()
+    data: Mapping[str, str] = field(default_factory=dict)
+    limit: int | None = None
+
+    @classmethod
+    def given(
+        cls,
+        suites: Sequence[str] | None,
+        files: Sequence[Path] | None,
+        tasks: Sequence[str] | None,
+        data: Sequence[str] | None,
+        limit: int | None,
+    ) -> Prompts:
+        """All suites where nothing is named. Raises ConfigError."""
+        from simsd.evaluation.suites import SUITES
+
+        if data and not tasks:
+            raise ConfigError("--data is given, but no --task; name the task, such as simsd_gsm8k, or leave it out.")
+        if not suites and not files and not tasks:
+            suites = SUITES
+        return cls(suites or (), files or (), tasks or (), data_files(data), limit)
+
+    @property
+    def inputs(self) -> Sequence[outputs.Named]:
+        """The files that are read, with their flags."""
+        return [("--file", file) for file in self.files] + [("--data", Path(file)) for file in self.data.values()]
+
+
+def workload(asked: Prompts) -> list[Item]:
+    """The prompts themselves. Raises ConfigError."""
     from simsd.benchmark.workload import load_items, task_items
     from simsd.evaluation.suites import SUITES
 
-    for name in suites or ():
+    for name in asked.suites:
         if name not in SUITES:
             raise ConfigError(f"--suite is {name!r}; choose one of {', '.join(SUITES)}, or name a file with --file.")
-    if not suites and not files and not tasks:
-        suites = SUITES
-    few = PROMPTS_EACH if limit is None else limit
-    items = load_items(suites, few) if suites else []
-    items += load_items(files, limit) if files else []
-    return items + [item for name in tasks or () for item in task_items(name, few)]
+    few = PROMPTS_EACH if asked.limit is None else asked.limit
+    items = load_items(asked.suites, few) if asked.suites else []
+    items += load_items(asked.files, asked.limit, [*asked.suites, *asked.tasks]) if asked.files else []
+    return items + [item for name in asked.tasks for item in task_items(name, few, asked.data)]
 
 
-def check_run(run_file: Path | None, restart: bool) -> None:
-    """Refuses a file that cannot be kept, and a restart of none. Raises ConfigError."""
-    common.check_place("--run", run_file)
+def check_files(results: Sequence[outputs.Named], run_file: Path | None, restart: bool, asked: Prompts) -> None:
+    """Refuses results and samples that cannot be kept, and a restart of none.
+
+    results: flags with the files that they name. Raises ConfigError.
+    """
+    outputs.check([("--run", run_file), *results], asked.inputs)
+    if run_file is not None:
+        from simsd.benchmark.journal import refuse_stranger
+
+        refuse_stranger(run_file)
     if restart and run_file is None:
         raise ConfigError("--restart is given, but no --run; name the file to begin again, or leave it out.")
 
@@ -145,7 +186,7 @@ def measured(
     try:
         return run(llm, cells, items, settings, path=run_file, restart=restart, progress=sys.stderr.isatty())
     except Interrupted as stop:
-        typer.echo(f"simsd: {_farewell(stop.done, stop.total, run_file)}", err=True)
+        common.note(f"simsd: {_farewell(stop.done, stop.total, run_file)}")
         raise
 
 
@@ -195,9 +236,16 @@ def show_facts(report: Report, out: Console) -> None:
 
 
 def table(
-    title: str, head: str, columns: Sequence[Column], sections: Sequence[tuple[str, Sequence[tuple[str, Row]]]]
+    title: str,
+    head: str,
+    columns: Sequence[Column],
+    sections: Sequence[tuple[str, Sequence[tuple[str, Row]]]],
+    width: int,
 ) -> Table:
-    """A table for the terminal. sections: a heading each, with the names and rows below it; head: of the names."""
+    """A table for a terminal of that width: where there is little room, names are folded, and not numbers.
+
+    sections: a heading each, with the names and rows below it; head: of the names.
+    """
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
@@ -205,12 +253,20 @@ def table(
     table = Table(
         title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False
     )
-    table.add_column(head, overflow="fold")  # where there is little room, names give way and not numbers
-    for column in columns:
-        words = "\n".join(textwrap.wrap(column.title, 8, break_long_words=False))
-        table.add_column(words, justify="right", vertical="bottom")
-    for heading, lines in sections:
-        table.add_row(Text(heading, style="bold"))
-        for name, row in lines:
-            table.add_row(Text(f"  {name}"), *(column.show(row) for column in columns))
+    shown = [(heading, [(name, [c.show(row) for c in columns]) for name, row in lines]) for heading, lines in sections]
+    figures = [cells for _, lines in shown for _, cells in lines]
+    heads = [textwrap.wrap(column.title, 8, break_long_words=False) for column in columns]
+    taken = [max(map(len, [*words, *cells])) for words, *cells in zip(heads, *figures, strict=True)]
+    room = max(width - 2 - sum(each + 2 for each in taken), LEAST)  # a column has a space at both sides
+    table.add_column(head, overflow="fold")
+    for words in heads:
+        table.add_column("\n".join(words), justify="right", vertical="bottom")
+    for heading, lines in shown:
+        table.add_row(Text(_folded(heading, room), style="bold"))
+        for name, cells in lines:
+            table.add_row(Text(_folded(name, room, "  ")), *cells)
     return table
+
+
+def _folded(name: str, room: int, indent: str = "") -> str:
+    return textwrap.fill(name, room, initial_indent=indent, subsequent_indent=f"{indent}    ")

@@ -14,7 +14,7 @@ from simsd.errors import ConfigError
 if TYPE_CHECKING:
     from simsd.models.memory import Placed
 
-FLAGS = ("draft_model", "dtype", "device", "draft_device", "quantize")
+FLAGS = ("draft_model", "dtype", "device", "draft_device", "quantize", "tensor_parallel_size")
 TOKENS = 4096  # of a sequence, unless --max-model-len says otherwise
 
 
@@ -59,11 +59,6 @@ def _figures(models: Sequence[Placed], sequences: int, tokens: int) -> dict[str,
     from simsd.models import memory
     from simsd.models.available import free_bytes
 
-    devices = dict.fromkeys(model.device for model in models)
-    needed = {
-        device: memory.needed_bytes([model for model in models if model.device == device], sequences, tokens)
-        for device in devices
-    }
     return {
         "max_num_seqs": sequences,
         "max_model_len": tokens,
@@ -71,6 +66,7 @@ def _figures(models: Sequence[Placed], sequences: int, tokens: int) -> dict[str,
             {
                 "name": model.name,
                 "device": str(model.device),
+                "tensor_parallel_size": len(model.devices),
                 "dtype": str(model.dtype).removeprefix("torch."),
                 "int8": model.int8,
                 "parameters": sum(memory.parameters(model.config).values()),
@@ -83,8 +79,8 @@ def _figures(models: Sequence[Placed], sequences: int, tokens: int) -> dict[str,
             for model in models
         ],
         "devices": [
-            {"device": str(device), "needed_bytes": needed[device], "free_bytes": free_bytes(device)}
-            for device in devices
+            {"device": str(device), "needed_bytes": needed, "free_bytes": free_bytes(device)}
+            for device, needed in memory.needed_bytes(models, sequences, tokens).items()
         ],
     }
 
@@ -94,6 +90,8 @@ def _print(found: dict[str, Any]) -> None:
 
     sequences, tokens = found["max_num_seqs"], found["max_model_len"]
     title = f"{sequences} sequence{'' if sequences == 1 else 's'} of {tokens} tokens"
+    if (ranks := found["models"][0]["tensor_parallel_size"]) > 1:
+        title += f", the part of one rank of {ranks}"
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("", overflow="fold")
     for one in found["models"]:

@@ -63,6 +63,10 @@ class Decoding:
         str | None,
         _flag("--quantize", "int8 weights: of no model (default), the draft model, both models.", _MODEL, QUANTIZE),
     ] = None
+    tensor_parallel_size: Annotated[
+        int | None,
+        _flag("--tensor-parallel-size", "Split both models among this many GPUs or processes. Default: 1.", _MODEL),
+    ] = None
     threads: Annotated[int | None, _flag("--threads", "CPU threads. Default: all cores.", _MODEL)] = None
     method: Annotated[
         str | None,
@@ -134,6 +138,8 @@ class Decoding:
         _check_choices("--remasking-strategy", self.remasking_strategy, STRATEGIES)
         _check_choices("--dtype", self.dtype, DTYPES)
         _check_choices("--quantize", self.quantize, QUANTIZE)
+        if self.tensor_parallel_size is not None and self.tensor_parallel_size < 1:
+            raise ConfigError(f"--tensor-parallel-size is {self.tensor_parallel_size}; it must be 1 or more.")
         if self.threads is not None and not 1 <= self.threads <= MOST_THREADS:
             raise ConfigError(f"--threads is {self.threads}; give 1 to {MOST_THREADS}.")
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simsd.cli import common, measuring
+from simsd.cli import common, measuring, outputs
 from simsd.cli.common import AsJson
-from simsd.cli.measuring import BatchSize, Files, Limit, Repeats, Restart, RunFile, Suites, Tasks
+from simsd.cli.measuring import BatchSize, Data, Files, Limit, Prompts, Repeats, Restart, RunFile, Suites, Tasks
 from simsd.cli.options import Decoding, decoding_options
 from simsd.errors import ConfigError
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 # Those that mean something for every curve of every recipe, where the recipe does not vary them.
 FIXED = ("drafter", "num_speculative_tokens", "draft_steps", "block_length", "denoising_steps", "confidence_threshold")
 
+KINDS = ("json", "csv", "md", "png", "svg")  # of the files that --output writes
 WIDE = 96  # columns of a terminal that has room for all of a sweep's table
 
 
@@ -44,6 +46,7 @@ def sweep(
     suites: Suites = None,
     files: Files = None,
     tasks: Tasks = None,
+    data: Data = None,
     limit: Limit = None,
     repeats: Repeats = 3,
     batch_size: BatchSize = 1,
@@ -61,10 +64,10 @@ def sweep(
         flag = f"--{recipe.option.replace('_', '-')}"
         raise ConfigError(f"{flag} is what {recipe.name!r} varies; leave it out, or give several with --values.")
     asked = measuring.listed("--values", values, (), lambda _, word: recipe.parse(word))
-    measuring.check_run(run_file, restart)
-    _check_output(output)
+    prompts = Prompts.given(suites, files, tasks, data, limit)
+    measuring.check_files(_results(recipe, output), run_file, restart, prompts)
     settings = measuring.settings(options, repeats, batch_size)
-    items = measuring.workload(suites, files, tasks, limit)
+    items = measuring.workload(prompts)
     llm = measuring.load(options)
     tried = _values(recipe, asked, llm)
     fixed = {"block_length": llm.options.block_length, **fixed}
@@ -73,12 +76,10 @@ def sweep(
     from simsd.benchmark.sweep import Sweep
 
     found = Sweep.of(recipe, tried, fixed, temperature, report)
-    if output is not None:
-        _write(found, output)
-    if as_json:
-        common.print_json(found.to_dict())
-    else:
-        show(found)
+    written = {} if output is None else _files(found, output)
+    outputs.deliver(lambda: common.print_json(found.to_dict()) if as_json else show(found), written)
+    if written:
+        common.note(f"wrote {', '.join(map(str, written))}")
 
 
 def _recipe(name: str | None) -> Recipe:
@@ -100,29 +101,34 @@ def _values(recipe: Recipe, asked: list[Value], llm: LLM) -> list[Value]:
     return sorted(found) if recipe.ordered else found
 
 
-def _check_output(folder: Path | None) -> None:
-    """Before the measurement, which may take long."""
+def _results(recipe: Recipe, folder: Path | None) -> list[outputs.Named]:
+    """The files that the folder is to hold, which is made. Raises ConfigError, before a measurement that is long."""
     if folder is None:
-        return
+        return []
     from simsd.benchmark import plots
 
     plots.require()
+    outputs.refuse_dash("--output", folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(f"--output is {str(folder)!r}, which cannot be a folder ({error.strerror}).") from error
+    return [("--output", folder / f"{recipe.name}.{kind}") for kind in KINDS]
 
 
-def _write(found: Sweep, folder: Path) -> None:
-    from simsd.benchmark import plots
+def _files(found: Sweep, folder: Path) -> dict[Path, Callable[[], str | bytes]]:
+    """What each file of the folder is to hold."""
     from simsd.benchmark.curves import figure
+    from simsd.benchmark.plots import image
 
-    stem = folder / found.recipe.name
-    common.write(stem.with_suffix(".json"), json.dumps(found.to_dict(), indent=2, allow_nan=False) + "\n")
-    common.write(stem.with_suffix(".csv"), found.csv_text())
-    common.write(stem.with_suffix(".md"), found.markdown(f"{found.recipe.name}.svg"))
-    plots.save(figure(found), stem)
-    typer.echo(f"wrote {stem}.json, .csv, .md, .png and .svg", err=True)
+    contents: dict[str, Callable[[], str | bytes]] = {
+        "json": lambda: json.dumps(found.to_dict(), indent=2, allow_nan=False) + "\n",
+        "csv": found.csv_text,
+        "md": lambda: found.markdown(f"{found.recipe.name}.svg"),
+        "png": lambda: image(figure(found), "png"),
+        "svg": lambda: image(figure(found), "svg"),
+    }
+    return {folder / f"{found.recipe.name}.{kind}": contents[kind] for kind in KINDS}
 
 
 # ---------------------------------------------------------------------- the terminal
@@ -133,7 +139,7 @@ def show(found: Sweep) -> None:
     sections = [(one.curve.label, one.points(found.values)) for one in found.series]
     columns = [column for column in found.columns if column.title != "quartiles" or out.width >= WIDE]
     out.print()
-    out.print(measuring.table(found.title, found.recipe.name, columns, sections))
+    out.print(measuring.table(found.title, found.recipe.name, columns, sections, out.width))
 
 
 def _list(as_json: bool) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from simsd.cli import common
+from simsd.cli import common, outputs
 from simsd.cli.common import AsJson, Raw
 from simsd.cli.options import Decoding, decoding_options
 
@@ -27,7 +27,7 @@ def trace(
     as_json: AsJson = False,
 ) -> None:
     """Show what each round drafted, accepted, rejected and corrected."""
-    common.check_place("--html", html)
+    outputs.check([("--html", html)])
     common.check_text(prompt)
     params = options.sampling_params()
     with common.loading("Loading the model"):
@@ -37,18 +37,21 @@ def trace(
     from simsd.tracing.data import trace_data
 
     found = trace_data(prompt, completion, llm.tokenizer.token, _shown_options(llm))
+
+    def show() -> None:
+        if as_json:
+            common.print_json(found, indent=None)
+        elif html is None:
+            from simsd.tracing.terminal import show
+
+            show(found, common.console())
+            common.console(stderr=True).print(common.stats_line(completion), style="dim", markup=False)
+
+    from simsd.tracing.page import page
+
+    outputs.deliver(show, {} if html is None else {html: lambda: page(found)})
     if html is not None:
-        from simsd.tracing.page import page
-
-        common.write(html, page(found))
-        typer.echo(f"wrote {html} ({len(found['rounds'])} rounds)", err=True)
-    if as_json:
-        common.print_json(found, indent=None)
-    elif html is None:
-        from simsd.tracing.terminal import show
-
-        show(found, common.console())
-        common.console(stderr=True).print(common.stats_line(completion), style="dim", markup=False)
+        common.note(f"wrote {html} ({len(found['rounds'])} rounds)")
 
 
 def _shown_options(llm: LLM) -> dict[str, Any]:

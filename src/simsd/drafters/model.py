@@ -54,8 +54,10 @@ class ModelDrafter:
         sequence.memory["draft_stored"] = len(ids)
 
     def leave(self, sequence: SequenceView, slot: int, mover: SequenceView, last: int) -> None:
-        ids = sequence.text_ids[: sequence.memory["draft_stored"]]
-        self.forward.leave(slot, ids, last, mover.memory["draft_stored"])
+        ids, kept = sequence.text_ids[: sequence.memory["draft_stored"]], mover.memory["draft_stored"]
+        sequence.memory["draft_stored"] = mover.memory["draft_stored"] = 0  # an interruption leaves none in its place
+        self.forward.leave(slot, ids, last, kept)
+        mover.memory["draft_stored"] = kept
 
     def observe(self, sequence: SequenceView, logits: Tensor | None) -> None:
         sequence.memory["self_logits"] = logits

@@ -221,6 +221,31 @@ class SamplingParams:
 _SCHEDULE = ("remasking_strategy", "confidence_threshold", "eb_threshold", "denoising_steps")
 
 
+Params = SamplingParams | Sequence["SamplingParams | None"] | None
+
+
+def for_each(count: int, params: Params, options: DecodingOptions, *, recorded: bool = False) -> list[SamplingParams]:
+    """The parameters of `count` prompts, checked: one for all, or one a prompt; None is those of the LLM.
+
+    recorded: trajectories were given.
+    """
+    shared = not isinstance(params, list | tuple)
+    many: list[Any] = [params] * max(count, 1) if shared else list(params)  # type: ignore[arg-type]
+    if not shared and len(many) != count:
+        raise ConfigError(f"{len(many)} params for {count} prompts; give one for all, or one a prompt")
+    each = [SamplingParams() if one is None else one for one in many]
+    for one in {id(one): one for one in each}.values():
+        if not isinstance(one, SamplingParams):
+            raise ConfigError(f"params is {type(one).__name__}; give SamplingParams, one for all or one a prompt")
+        one.resolve(options, 0)
+    wanted = options.method != "none" and options.drafter == "trajectory"
+    if wanted and not recorded:
+        raise ConfigError("drafter 'trajectory' needs recorded trajectories: generate(trajectories=...)")
+    if recorded and not wanted:
+        raise ConfigError("trajectories are given, but not used; set drafter='trajectory' on the LLM")
+    return each
+
+
 def check_schedule(options: DecodingOptions) -> None:
     """Refuses a schedule that cannot be run. Raises ConfigError."""
     choose("remasking_strategy", options.remasking_strategy, STRATEGIES)

@@ -33,11 +33,6 @@ class Places:
     def text(self, place: int) -> Sequence[int]:
         return self._texts[place] if place < len(self._texts) else ()
 
-    def swap(self, one: int, other: int) -> None:
-        mine, theirs = self.text(one), self.text(other)
-        self.hold(one, theirs)
-        self.hold(other, mine)
-
     def find(self, ids: Sequence[int], preferred: int) -> Source:
         """Where the longest beginning of `ids` is; `preferred`, if it is no shorter there."""
         found = Source(preferred, common(self.text(preferred), ids, self.block_length))

@@ -101,6 +101,7 @@ class Runner:
         if source.place > slot:  # nobody runs there: what `slot` holds may stay there
             self.take(slot, source.place, source.tokens)
         else:
+            self.hold(slot, ())  # an interruption leaves no text that is not there
             if source.place < slot:
                 self.cache.copy(source.place, slot, source.tokens)
             self.clear(slot, source.tokens)
@@ -114,9 +115,13 @@ class Runner:
     def take(self, slot: int, source: int, stored: int) -> None:
         """The sequence at `source`, of `stored` tokens, takes `slot`; the text that was held there changes over."""
         if slot != source:
-            self.cache.swap(slot, source, max(stored, len(self._places.text(slot))))
-            self._places.swap(slot, source)
+            left, come = self._places.text(slot), self._places.text(source)
+            for place in (slot, source):
+                self.hold(place, ())
+            self.cache.swap(slot, source, max(stored, len(left)))
             self.clear(slot, stored)
+            self.hold(slot, come[:stored])
+            self.hold(source, left)
 
     def leave(self, slot: int, ids: Sequence[int], last: int, stored: int) -> None:
         """A sequence has ended, of which `ids` are stored; the one at `last`, of `stored` tokens, takes its place.

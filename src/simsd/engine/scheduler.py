@@ -61,7 +61,7 @@ class Scheduler:
             self.waiting.append(sequence)
 
     def prepare(self) -> None:
-        """Measures, once, what an automatic window asks of the machine, in seconds that are nobody's."""
+        """Measures, once, what an automatic window asks of the machine: the time is no request's and no round's."""
         if self.decoder.auto is not None:
             with self.lock:
                 self.decoder.auto.prepare()
@@ -157,11 +157,14 @@ class Scheduler:
         """Frees a place; the last sequence moves into it, so that the running ones stay side by side."""
         leaver, mover, last = self.running[place], self.running[-1], len(self.running) - 1
         self.totals.count_request(leaver.stats)
-        self.target.leave(place, leaver.text_ids[: leaver.stored], last, mover.stored)
+        left, kept = leaver.text_ids[: leaver.stored], mover.stored
+        leaver.stored = mover.stored = 0  # until both are where they are looked for: an interruption may come between
+        self.target.leave(place, left, last, kept)
         if self.drafter is not None:
             self.drafter.leave(leaver, place, mover, last)
         self.running[place] = mover
         self.running.pop()
+        mover.stored = kept
         self._rules = None
 
     def _look_for_stop(self, sequence: Sequence) -> None:

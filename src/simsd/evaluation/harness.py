@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from typing import Any
 
@@ -19,8 +20,9 @@ from lm_eval.models.utils import normalize_gen_kwargs
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window, simple_parse_args_string
 
 from simsd.errors import ConfigError
+from simsd.evaluation import asking
 from simsd.evaluation.cost import Cost
-from simsd.llm import LLM, SamplingParams, Stats
+from simsd.llm import LLM, Completion, SamplingParams
 from simsd.progress import track
 
 # A child of the harness's own logger, so that its command line shows these lines too.
@@ -68,7 +70,9 @@ class SimsdLM(TemplateLM):
         else:
             self.llm = LLM(pretrained, **options)
         self.tokenizer = self.llm.tokenizer
-        self.cost = Cost(Stats())  # of all text generated so far; scoring is not counted
+        self.cost = Cost()  # of all text generated so far; scoring is not counted
+        self.asked = 0  # texts
+        self.finished: list[tuple[Any, Completion]] = []  # of those asked for, as they ended: request and text
 
     @classmethod
     def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> SimsdLM:
@@ -139,14 +143,32 @@ class SimsdLM(TemplateLM):
         texts = [request.args[0] for request in requests]
         prompts = self._cut([self.tok_encode(text) for text in texts], [one.max_tokens for one in params])
         show = not disable_tqdm and sys.stderr.isatty()
-        completions = self.llm.generate(prompts, params, progress=show)
+        completions = self._answers(requests, prompts, params, show)
         for request, completion in zip(requests, completions, strict=True):
             if completion.error is not None:
                 warnings.warn(f"a request was answered with an empty text: {completion.error}", stacklevel=2)
             self.cache_hook.add_partial("generate_until", request.args, completion.text)
-        self.cost = self.cost.after(completions, self.llm.totals)
         log.info("%s", self.cost)
         return [completion.text for completion in completions]
+
+    def _answers(
+        self, requests: Sequence[Any], prompts: list[list[int]], params: list[SamplingParams], show: bool
+    ) -> list[Completion]:
+        """One a request; what an interruption leaves finished is in `finished`, and counted."""
+        if not self.asked:
+            asking.warm_up(self.llm, prompts, params)
+        self.asked += len(prompts)
+        before, found = self.llm.totals, dict[int, Completion]()
+        coming = asking.answers(self.llm, prompts, params)
+        try:
+            with track("answers", len(prompts), show) as advance, closing(coming):
+                for place, completion in coming:
+                    found[place] = completion
+                    advance(1)
+        finally:
+            self.cost = self.cost.after(list(found.values()), self.llm.totals.since(before))
+            self.finished += [(requests[place], found[place]) for place in sorted(found)]
+        return [found[place] for place in range(len(prompts))]
 
     def _params(self, given: Mapping[str, Any], repeat: int) -> SamplingParams:
         """A request's parameters; repeat: how often the same request came before (it then samples another text)."""

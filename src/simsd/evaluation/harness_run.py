@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,19 +14,23 @@ from lm_eval.tasks import TaskManager
 from simsd.errors import ConfigError, SimsdError
 from simsd.evaluation.cost import Cost
 from simsd.evaluation.harness import SimsdLM
-from simsd.llm import LLM
+from simsd.evaluation.task_data import OWN, check_data, why_not
+from simsd.llm import LLM, Completion
 
 OWN_TASKS = Path(__file__).with_name("tasks")
 
 
 @dataclass(frozen=True)
 class TaskResult:
-    """One task's figures: the metrics as the harness names them ("exact_match,strict-match"), errors beside them."""
+    """One task's figures: the metrics as the harness names them ("exact_match,strict-match"), errors beside them.
+
+    None is a figure that is no finite number, such as the error of a single question.
+    """
 
     task: str
     questions: int
     num_fewshot: int
-    metrics: dict[str, float]
+    metrics: dict[str, float | None]
 
 
 @dataclass(frozen=True)
@@ -33,11 +38,26 @@ class TaskRun:
     """Results of all tasks; cost is that of the generated text, scoring is not counted.
 
     samples: one dictionary a question and filter, as the harness logs them.
+    asked, answered: texts; fewer are answered where the run was interrupted, and nothing is graded then: `samples` are
+        the answered ones, with `graded` false. failed: texts that could not be generated; failure: why, of the first.
     """
 
     results: list[TaskResult]
     cost: Cost
     samples: list[dict[str, Any]]
+    asked: int = 0
+    answered: int = 0
+    failed: int = 0
+    failure: str | None = None
+    partial: bool = False
+
+
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C while tasks ran. run: what there is of it."""
+
+    def __init__(self, run: TaskRun) -> None:
+        super().__init__(f"interrupted after {run.answered} of {run.asked} texts")
+        self.run = run
 
 
 class _Tasks(TaskManager):
@@ -45,12 +65,20 @@ class _Tasks(TaskManager):
 
     def __init__(self, include: Sequence[Path], data: Mapping[str, str], defaults: bool, unsafe: bool) -> None:
         super().__init__(include_path=list(include), include_defaults=defaults, metadata=dict(data))
+        self._data = data
         self._unsafe = unsafe
+        self._ready: dict[tuple[str, ...], Any] = {}
 
     def knows(self, names: Sequence[str]) -> bool:
         return all(self.match_tasks([name]) for name in names)
 
+    def prepare(self, names: Sequence[str]) -> None:
+        """Loads the tasks for the next `load`: what is wrong with them or with their data comes out now."""
+        self._ready[tuple(names)] = self.load(list(names))
+
     def load(self, task_list: Any) -> Any:
+        if (ready := self._ready.pop(tuple(task_list), None)) is not None:
+            return ready
         # some tasks run a program as soon as they are loaded
         known = {name: self.task_index[name].cfg or {} for name in task_list}
         self._refuse([name for name, config in known.items() if config.get("unsafe_code")])
@@ -59,13 +87,19 @@ class _Tasks(TaskManager):
         except SimsdError:
             raise
         except Exception as error:  # task files, data sets and their libraries may raise anything
-            reason = " ".join((str(error) or type(error).__name__).split())
-            raise ConfigError(
-                f"the tasks {', '.join(task_list)} cannot be loaded ({type(error).__name__}: {reason[:300]}); "
-                "check the network, or give local files with --data (tasks simsd_gsm8k and simsd_mbpp)"
-            ) from error
+            name, cause = self._culprit(task_list, error)
+            raise ConfigError(why_not(name, cause, self._data)) from cause
         self._refuse([name for name, task in loaded["tasks"].items() if getattr(task, "UNSAFE_CODE", False)])
         return loaded
+
+    def _culprit(self, names: Sequence[str], error: Exception) -> tuple[str, Exception]:
+        """The first task that cannot be loaded by itself, and why; else all of them."""
+        for name in names if len(names) > 1 else ():
+            try:
+                super().load([name])
+            except Exception as own:
+                return name, own
+        return ", ".join(names), error
 
     def _refuse(self, unsafe: Sequence[str]) -> None:
         if unsafe and not self._unsafe:
@@ -76,14 +110,19 @@ class _Tasks(TaskManager):
 
 
 def find_tasks(
-    tasks: Sequence[str], include: Path | None = None, data: Mapping[str, str] | None = None, *, unsafe: bool = False
+    tasks: Sequence[str],
+    include: Path | None = None,
+    data: Mapping[str, str] | None = None,
+    *,
+    unsafe: bool = False,
+    known_data: Iterable[str] = (),
 ) -> tuple[list[str], TaskManager]:
     """The tasks that these names and patterns stand for, with the harness's manager that loads them.
 
     include: a folder of further task files. data: files for tasks that ask for them by name.
-    unsafe: tasks may run the model's code in this process.
+    unsafe: tasks may run the model's code in this process. known_data: names in `data` that may be of other tasks.
 
-    Raises: ConfigError naming a task that does not exist.
+    Raises: ConfigError naming a task that does not exist or cannot be loaded, or data that no task asks for.
     """
     folders = [OWN_TASKS, *([include] if include is not None else [])]
     if include is not None and not include.is_dir():
@@ -94,7 +133,10 @@ def find_tasks(
     missing = [name for name in tasks if not manager.match_tasks([name])]
     if missing:
         raise ConfigError(f"there is no task {missing[0]!r}; 'lm_eval ls tasks' lists those of lm-evaluation-harness")
-    return list(manager.match_tasks(list(tasks))), manager
+    found = list(manager.match_tasks(list(tasks)))
+    check_data(data or {}, [manager.task_index[name].yaml_path for name in found], known_data)
+    manager.prepare(found)
+    return found, manager
 
 
 def run_tasks(
@@ -112,7 +154,7 @@ def run_tasks(
 
     num_fewshot, gen_kwargs: instead of the tasks' own. limit: the first questions of each. chat: use the chat template.
 
-    Raises: ConfigError where a task cannot be loaded, or has fewer examples than are asked for.
+    Raises: ConfigError where a task cannot be loaded, or has fewer examples than are asked for; Interrupted.
     """
     model = SimsdLM(llm)
     evaluate: Any = simple_evaluate  # its decorator hides its signature from type checkers
@@ -131,21 +173,54 @@ def run_tasks(
         )
     except AssertionError as error:  # how the harness says that there are too few examples
         raise ConfigError(f"lm-evaluation-harness cannot run {', '.join(names)}: {error}") from error
+    except KeyboardInterrupt as stop:
+        samples = [_ungraded(request, completion) for request, completion in model.finished]
+        raise Interrupted(_run(model, [], samples, partial=True)) from stop
     samples = [{"task": name, **sample} for name, logged in found.get("samples", {}).items() for sample in logged]
     results = [
         TaskResult(
             task=name,
             questions=int(figures.get("sample_len", 0)),
             num_fewshot=found["n-shot"].get(name, 0),
-            metrics={key: float(value) for key, value in figures.items() if "," in key and _is_number(value)},
+            metrics={key: _finite(value) for key, value in figures.items() if "," in key and _is_number(value)},
         )
         for name, figures in (found["results"] | found.get("groups", {})).items()
     ]
-    return TaskRun(results, model.cost, samples)
+    return _run(model, results, samples)
+
+
+def _run(model: SimsdLM, results: list[TaskResult], samples: list[dict[str, Any]], *, partial: bool = False) -> TaskRun:
+    errors = [str(completion.error) for _, completion in model.finished if completion.error is not None]
+    return TaskRun(
+        results=results,
+        cost=model.cost,
+        samples=samples,
+        asked=model.asked,
+        answered=len(model.finished),
+        failed=len(errors),
+        failure=errors[0] if errors else None,
+        partial=partial,
+    )
+
+
+def _ungraded(request: Any, completion: Completion) -> dict[str, Any]:
+    """As the harness logs a question, without what it would have found."""
+    return {
+        "task": request.task_name,
+        "doc_id": request.doc_id,
+        "doc": request.doc,
+        "arguments": [list(request.args)],
+        "resps": [[completion.text]],
+        "graded": False,
+    }
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float)
+
+
+def _finite(value: float) -> float | None:
+    return float(value) if math.isfinite(value) else None
 
 
 def task_prompts(
@@ -157,7 +232,7 @@ def task_prompts(
 
     Raises: ConfigError where there is no such task, or it cannot be loaded.
     """
-    names, manager = find_tasks([name], include, data)
+    names, manager = find_tasks([name], include, data, known_data=OWN.values())
     prompts: dict[str, None] = {}
     for task in manager.load(names)["tasks"].values():
         task.build_all_requests(limit=limit)

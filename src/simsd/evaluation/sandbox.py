@@ -3,6 +3,10 @@
 A guard rail, not a security boundary: it stops what a language model writes by accident (endless loops, memory
 floods, deleted files, stray processes), and code made to break out will find a way. Grade hostile code in a
 container or a virtual machine.
+
+That a program passed is decided outside the interpreter that it runs in: leaving early, frames, the garbage collector,
+tracing, and rebinding builtins give no pass. It may still answer its tests dishonestly: with objects that equal
+everything, or by names of its own for what the tests call. Native code could do anything.
 """
 
 from __future__ import annotations
@@ -17,13 +21,16 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from simsd.errors import ConfigError, SimsdError
+from simsd.evaluation import clearing
 
 _CHILD = Path(__file__).with_name("sandbox_child.py")
+_GUARD = Path(__file__).with_name("sandbox_guard.py")
 
 
 @dataclass(frozen=True)
@@ -53,6 +60,8 @@ def run_tests(code: str, tests: Sequence[str], limits: Limits | None = None) -> 
     """Executes `code`, then each of `tests`, in a process of its own: standard library only, empty environment,
     temporary working folder, no network, no other process, no writing outside that folder, output thrown away.
 
+    What of the folder cannot be removed is told in a warning.
+
     Raises SimsdError where the limits do not exist (Windows) and when the process cannot be started.
     """
     if os.name != "posix":
@@ -60,31 +69,31 @@ def run_tests(code: str, tests: Sequence[str], limits: Limits | None = None) -> 
     limits = limits or Limits()
     # The child proves that it came to the end by repeating this word: leaving early with exit code 0 proves nothing.
     proof = secrets.token_hex(16)
-    with tempfile.TemporaryDirectory(prefix="simsd-", ignore_cleanup_errors=True) as folder:
+    try:
+        folder = tempfile.mkdtemp(prefix="simsd-")
+    except OSError as error:
+        raise SimsdError(f"there is no place for a working folder ({error.strerror}): set TMPDIR to one") from error
+    try:
         request = {
             "code": code,
             "tests": list(tests),
             "proof": proof,
+            "guard": _GUARD.read_text("utf-8"),
             "folder": os.path.realpath(folder),
             "cpu_seconds": limits.cpu_seconds,
             "memory_bytes": limits.memory_bytes,
             "file_bytes": limits.file_bytes,
         }
         report, ending = _run(json.dumps(request).encode(), folder, limits)
+    finally:
+        if (left := clearing.remove(folder)) is not None:
+            warnings.warn(left, stacklevel=2)
     return _outcome(report, ending, proof)
 
 
 def _run(request: bytes, folder: str, limits: Limits) -> tuple[bytes, str]:
     """What the child reported, and how it came to its end."""
-    child = subprocess.Popen(
-        [sys.executable, "-I", "-S", str(_CHILD)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        cwd=folder,
-        env={"TMPDIR": folder},
-        start_new_session=True,  # its own process group, so that all of it can be ended
-    )
+    child = _start(folder)
     assert child.stdin is not None
     assert child.stdout is not None
     try:
@@ -94,6 +103,21 @@ def _run(request: bytes, folder: str, limits: Limits) -> tuple[bytes, str]:
         return _read(child.stdout.fileno(), limits)
     finally:
         _end(child)
+
+
+def _start(folder: str) -> subprocess.Popen[bytes]:
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_CHILD)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            cwd=folder,
+            env={"TMPDIR": folder},
+            start_new_session=True,  # its own process group, so that all of it can be ended
+        )
+    except OSError as error:
+        raise SimsdError(f"the process for generated code did not start ({error.strerror or error})") from error
 
 
 def _read(pipe: int, limits: Limits) -> tuple[bytes, str]:

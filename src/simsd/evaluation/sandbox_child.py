@@ -1,36 +1,31 @@
-"""The process that runs generated code. Started by path in isolated mode: it may import the standard library only."""
+"""The process that runs generated code. Started by path in isolated mode: it may import the standard library only.
+
+The code and its tests run in an interpreter of their own inside the process (PEP 734's, before 3.13 by its older name).
+That interpreter's frames, objects, modules and builtins are not those of this one, which decides: it starts each test
+itself, sees from C whether it ended without an exception, and alone knows the proof.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import resource
 import sys
-import types
+from importlib import import_module
 from typing import Any
 
-# Ways round the audit hook: foreign functions, processes and databases that open files in C.
-BARRED_MODULES = frozenset(
-    "_ctypes _ctypes_test _dbm _gdbm _interpreters _multiprocessing _posixshmem _posixsubprocess _socket _sqlite3 "
-    "_testcapi _testinternalcapi _xxsubinterpreters readline".split()
-)
-BARRED_EVENTS = frozenset(
-    "gc.get_objects gc.get_referents gc.get_referrers os.chdir os.chflags os.chmod os.chown os.exec os.fork os.forkpty "
-    "os.kill os.killpg os.link os.lockf os.posix_spawn os.putenv os.removexattr os.setxattr os.spawn os.symlink "
-    "os.system os.unsetenv pty.spawn resource.prlimit resource.setrlimit signal.pthread_kill subprocess.Popen".split()
-)
-BARRED_FAMILIES = ("ctypes.", "ftplib.", "http.", "imaplib.", "smtplib.", "socket.", "sqlite3.", "syslog.", "urllib.")
-# Changes to the file system, with the number of paths that lead their arguments.
-PATH_EVENTS = {
-    "os.mkdir": 1,
-    "os.remove": 1,
-    "os.rename": 2,
-    "os.rmdir": 1,
-    "os.truncate": 1,
-    "os.utime": 1,
-}
-WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+SETUP = """
+import builtins, sys
+private = {{"__builtins__": dict(vars(builtins)), "__name__": "guard"}}
+exec(compile({guard!r}, "guard", "exec"), private)
+private["guard"]({folder!r})
+sys.modules["solution"] = sys.modules["__main__"]
+__name__ = "solution"
+__builtins__ = dict(vars(builtins))  # the tests' own: the code may rebind the others
+del builtins, private, sys
+"""
 
 
 def limit(request: dict[str, Any]) -> None:
@@ -47,58 +42,59 @@ def limit(request: dict[str, Any]) -> None:
             resource.setrlimit(getattr(resource, name), (value, value))
 
 
-def guard(folder: str) -> None:
-    """From here on: no network, no other process, no change to a file outside `folder`."""
-    realpath, fsdecode, join, isdir = os.path.realpath, os.fsdecode, os.path.join, os.path.isdir
-
-    def inside(path: Any) -> bool:
-        if isinstance(path, int):  # already open
-            return True
-        return (realpath(join(folder, fsdecode(path))) + os.sep).startswith(folder + os.sep)
-
-    def hook(event: str, args: tuple[Any, ...]) -> None:
-        if event in BARRED_EVENTS or event.startswith(BARRED_FAMILIES):
-            raise PermissionError(f"{event} is not allowed here")
-        if event == "import" and args[0] in BARRED_MODULES:
-            raise ImportError(f"{args[0]} is not allowed here")
-        if event == "open":
-            path, mode, flags = args
-            writes = any(c in mode for c in "wax+") if isinstance(mode, str) else bool((flags or 0) & WRITE_FLAGS)
-            # A folder's descriptor would let later calls name files in it by paths that the hook does not see.
-            if (writes or (mode is None and isdir(path))) and path != os.devnull and not inside(path):
-                raise PermissionError(f"opening {path!r} so is not allowed here")
-        elif event in PATH_EVENTS and not all(inside(path) for path in args[: PATH_EVENTS[event]]):
-            raise PermissionError(f"{event} is not allowed outside the working folder")
-
-    sys.addaudithook(hook)
+def interpreter(guard: str, folder: str) -> tuple[Any, Any]:
+    """`run_string` and a guarded interpreter for it. No module that leads to either stays behind."""
+    try:
+        module = import_module("_interpreters")
+        own = module.create("legacy")  # every module of the standard library can be imported
+    except ImportError:
+        module = import_module("_xxsubinterpreters")
+        own = module.create(isolated=False)
+    run_string = module.run_string
+    if (problem := run_string(own, SETUP.format(guard=guard, folder=folder))) is not None:
+        raise RuntimeError(reason(problem))
+    del sys.modules[module.__name__]
+    return run_string, own
 
 
-def run(request: dict[str, Any]) -> str | None:
-    """None if the code ran and every assert held, else what went wrong."""
-    execute, translate = exec, compile  # kept: the program may rebind them
-    module = types.ModuleType("solution")
-    sys.modules["solution"] = module
-    tests = [(f"test {i}", test) for i, test in enumerate(request["tests"], start=1)]
-    for name, source in [("the program", request["code"]), *tests]:
-        try:
-            execute(translate(source, f"<{name}>", "exec"), module.__dict__)
-        except BaseException as error:  # SystemExit too: leaving early is not passing
-            return f"{name}: {type(error).__name__}: {str(error)[:500]}"
-    return None
+def reason(problem: Any) -> str:
+    """The type and message of what `run_string` raised (until 3.12) or returned (from 3.13)."""
+    if hasattr(problem, "formatted"):
+        return f"{problem.type.__name__}: {problem.msg or ''}"[:500]
+    kind, _, said = str(problem).partition(": ")
+    if type(problem).__name__ != "RunFailedError":  # raised here: text that is no source, no memory
+        return f"{type(problem).__name__}: {problem}"[:500]
+    return f"{kind.removeprefix('<class ').strip(chr(39) + '>').rpartition('.')[2]}: {said}"[:500]
 
 
 def main() -> None:
-    write, leave = os.write, os._exit  # kept as well
     request = json.loads(sys.stdin.buffer.read())
     report = os.dup(1)
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)
+    gc.disable()
     limit(request)
-    guard(request["folder"])
+    run_string, own = interpreter(request["guard"], request["folder"])
+    sources = (request["code"], *request["tests"])
     proof = request.pop("proof").encode()
+    write, leave = os.write, os._exit
     write(report, b"ready\n")
-    problem = run(request)
-    write(report, proof if problem is None else problem.encode("utf-8", "replace"))
+    # From here to the proof only these locals and functions in C: until 3.11 the other interpreter can find classes of
+    # this one (object.__subclasses__), by them its modules, and rebind what those hold.
+    at = -1
+    try:
+        for source in sources:
+            at += 1
+            problem = run_string(own, source)
+            if problem is not None:
+                break
+        else:
+            write(report, proof)
+            leave(0)
+    except:  # noqa: E722
+        problem = sys.exc_info()[1]
+    proof = b""  # before anything else runs
+    write(report, f"{f'test {at}' if at else 'the program'}: {reason(problem)}".encode("utf-8", "replace"))
     leave(0)
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import os
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from simsd.errors import ConfigError
+from simsd.evaluation.lines import parse, read_text, text_of, texts_of
 
 SUITES = ("math", "code", "trivia", "choice", "chat")
 
@@ -36,24 +37,15 @@ class Question:
 
 
 def load_suite(name_or_path: str | Path, limit: int | None = None) -> list[Question]:
-    """The first `limit` questions of an embedded suite (a name in `SUITES`) or of a JSON Lines file.
+    """The first `limit` questions of an embedded suite (a name in `SUITES`, as text) or of a JSON Lines file.
 
     A line is `{"skill", "question", "answer"}`, with `"tests"` for code. Lines of GSM8K (`question`, `answer` with
-    `####`) and of MBPP (`text`, `code`, `test_list`) are recognised as they are published.
+    `####`) and of MBPP (`text`, `code`, `test_list`) are recognised as they are published. A `Path` is always a file.
     Raises ConfigError naming the file and the line.
     """
     if limit is not None and limit < 1:
         raise ConfigError(f"limit is {limit}: it must be at least 1")
-    questions = []
-    for number, line in enumerate(_read(name_or_path).split("\n"), start=1):
-        if not line.strip():
-            continue
-        try:
-            questions.append(_question(_object(line)))
-        except ConfigError as error:
-            raise ConfigError(f"{name_or_path}, line {number}: {error}") from error
-        if len(questions) == limit:
-            break
+    questions = parse(_read(name_or_path), str(name_or_path), question_of, limit)
     if not questions:
         raise ConfigError(f"{name_or_path} holds no question")
     return questions
@@ -65,48 +57,20 @@ def messages(question: Question) -> list[dict[str, str]]:
 
 
 def _read(name_or_path: str | Path) -> str:
-    if str(name_or_path) in SUITES:
+    if isinstance(name_or_path, str) and name_or_path in SUITES:
         return (resources.files("simsd") / "assets" / "suites" / f"{name_or_path}.jsonl").read_text("utf-8")
-    try:
-        return Path(name_or_path).read_text("utf-8")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{name_or_path} is not UTF-8 text") from error
-    except OSError as error:
-        reason = error.strerror or "cannot be read"
-        raise ConfigError(
-            f"no suite {str(name_or_path)!r} ({reason}): use {', '.join(SUITES)} or a JSONL file"
-        ) from error
+    if isinstance(name_or_path, str) and not os.path.lexists(name_or_path):
+        raise ConfigError(f"no suite {name_or_path!r}, and no such file: use {', '.join(SUITES)} or a JSONL file")
+    return read_text(Path(name_or_path))
 
 
-def _object(line: str) -> dict[str, Any]:
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise ConfigError(f"not JSON ({error})") from error
-    if not isinstance(row, dict):
-        raise ConfigError(f"expected a JSON object, found {type(row).__name__}")
-    return row
-
-
-def _question(row: dict[str, Any]) -> Question:
+def question_of(row: dict[str, Any]) -> Question:
+    """The question of a line. Raises ConfigError."""
     if "test_list" in row and "text" in row:
-        tests = [row.get("test_setup_code") or "", *_texts(row, "test_list")]
-        prompt = MBPP_PROMPT.format(task=_text(row, "text"), tests="\n".join(_texts(row, "test_list")))
-        return Question("code", prompt, _text(row, "code"), tuple(test for test in tests if test.strip()))
-    answer = _text(row, "answer")
-    skill = "math" if "skill" not in row and "####" in answer else _text(row, "skill")
-    return Question(skill, _text(row, "question"), answer, tuple(_texts(row, "tests")) if "tests" in row else ())
-
-
-def _text(row: dict[str, Any], key: str) -> str:
-    value = row.get(key)
-    if not isinstance(value, str):
-        raise ConfigError(f"{key!r} is {'missing' if value is None else 'not text'}")
-    return value
-
-
-def _texts(row: dict[str, Any], key: str) -> list[str]:
-    values = row[key]
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise ConfigError(f"{key!r} is not a list of texts")
-    return values
+        setup = text_of(row, "test_setup_code") if row.get("test_setup_code") is not None else ""
+        tests = texts_of(row, "test_list")
+        prompt = MBPP_PROMPT.format(task=text_of(row, "text"), tests="\n".join(tests))
+        return Question("code", prompt, text_of(row, "code"), tuple(test for test in (setup, *tests) if test.strip()))
+    answer = text_of(row, "answer")
+    skill = "math" if "skill" not in row and "####" in answer else text_of(row, "skill")
+    return Question(skill, text_of(row, "question"), answer, tuple(texts_of(row, "tests")) if "tests" in row else ())

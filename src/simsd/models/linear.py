@@ -28,11 +28,6 @@ class Linear:
         return F.linear(x, self.weight, self.bias)
 
 
-def multiply(x: Tensor, weight: Tensor) -> Tensor:
-    """x W^T by oneDNN for a weight that is not packed, of any strides; only where `can_pack` holds."""
-    return torch.ops.mkldnn._linear_pointwise.default(x, weight, None, "none", [], "")
-
-
 def can_pack(device_type: str, dtype: torch.dtype) -> bool:
     """Whether packed oneDNN weights work in this build of PyTorch, on this device and in this dtype."""
     return device_type == "cpu" and dtype in (torch.float32, torch.bfloat16) and _pack_works(dtype)

@@ -15,51 +15,55 @@ from simsd.models.linear import Linear
 from simsd.models.norm import RMSNorm
 from simsd.models.parts import Parts, Shapes, mlp_shapes, with_head
 from simsd.models.quantized import Int8Linear
+from simsd.models.shard import count, scaled
 from simsd.models.transformer import Layer, Transformer
-from simsd.models.weights import WeightFiles
+from simsd.models.weights import Piece
 
 
-def build(
-    config: ModelConfig, files: WeightFiles, dtype: torch.dtype, device: torch.device, int8: bool = False
-) -> Transformer:
+def build(config: ModelConfig, parts: Parts) -> Transformer:
     """Reads an LLaDA2 checkpoint layer by layer.
 
     Raises:
         ModelError: weights are missing, unexpected or wrongly shaped.
     """
-    files.check(*weight_shapes(config))
-    parts = Parts(files, dtype, device, config.rms_norm_eps, int8)
-    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-    order = rotary_order(config.head_dim, config.rotary_dim).to(device)
+    parts.files.check(*weight_shapes(config))
+    shard = parts.shard
+    size, heads, kv_heads = config.head_dim, config.num_attention_heads, config.num_key_value_heads
+    own, own_kv = shard.heads(config), shard.kv_heads(config)
+    # queries, keys and values lie in one stored weight, one behind the other
+    begins = {0: own, heads: own_kv, heads + kv_heads: own_kv}
+    qkv_rows = [scaled(slice(at + span.start, at + span.stop), size) for at, span in begins.items()]
+    order = rotary_order(config.head_dim, config.rotary_dim).to(parts.device)
 
     def spread(weight: Tensor) -> Tensor:
         """The dimensions of every query and key head in `order`; values stay as they are."""
-        by_head = weight.unflatten(0, (-1, config.head_dim))
-        both = heads + kv_heads
+        by_head = weight.unflatten(0, (-1, size))
+        both = count(own) + count(own_kv)
         return torch.cat((by_head[:both, order], by_head[both:])).flatten(0, 1)
 
     def qkv(name: str) -> Linear | Int8Linear:
-        bias = spread(parts.tensor(f"{name}.bias")) if f"{name}.bias" in files.shapes else None
-        return parts.layer(spread(parts.tensor(f"{name}.weight")), bias)
+        weight, bias = ([Piece(f"{name}.{kind}", rows) for rows in qkv_rows] for kind in ("weight", "bias"))
+        stored = f"{name}.bias" in parts.files.shapes
+        return parts.layer(spread(parts.tensor(*weight)), spread(parts.tensor(*bias)) if stored else None)
 
     def layer(index: int) -> Layer:
         p = f"model.layers.{index}."
         a = p + "attention."
-        counts = {"query_layernorm": heads, "key_layernorm": kv_heads}
-        head_norms = [parts.tensor(f"{a}{name}.weight")[order].expand(count, -1) for name, count in counts.items()]
+        counts = {"query_layernorm": count(own), "key_layernorm": count(own_kv)}
+        head_norms = [parts.tensor(f"{a}{name}.weight")[order].expand(number, -1) for name, number in counts.items()]
         return Layer(
             input_norm=parts.norm(p + "input_layernorm"),
             qkv=qkv(a + "query_key_value"),
             qk_norm=RMSNorm(torch.cat(head_norms), config.rms_norm_eps),
-            output=parts.linear(a + "dense"),
+            output=shard.summed(parts.linear(Piece(a + "dense", columns=scaled(own, size)))),
             post_norm=parts.norm(p + "post_attention_layernorm"),
             mlp=parts.mlp(p + "mlp", config, index),
         )
 
     layers = [layer(index) for index in range(config.num_hidden_layers)]
-    embedding = parts.tensor("model.word_embeddings.weight")
-    head = parts.head(embedding, tied=config.tie_word_embeddings)
-    return Transformer(config, embedding, layers, parts.norm("model.norm"), head)
+    embedding = parts.embedding("model.word_embeddings")
+    head = parts.head(embedding, config.vocab_size, tied=config.tie_word_embeddings)
+    return Transformer(shard.config(config), embedding, layers, parts.norm("model.norm"), head)
 
 
 def rotary_order(head_dim: int, rotary_dim: int) -> Tensor:

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.resources
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from simsd.errors import ModelError, PairError
+from simsd.errors import ConfigError, ModelError, PairError
 from simsd.models import registry
 from simsd.models.config import ModelConfig
+from simsd.models.parts import Parts
 from simsd.models.protocol import Model
+from simsd.models.shard import WHOLE, Shard
 from simsd.models.tokenizer import Tokenizer
 from simsd.models.transformer import Transformer
 from simsd.models.weights import WeightFiles
@@ -36,12 +39,16 @@ M_co = TypeVar("M_co", bound=Model, covariant=True)
 
 @dataclass(frozen=True)
 class LoadedModel(Generic[M_co]):
-    """A model ready to run. `config` has block length and MASK id filled in."""
+    """A model ready to run. `config` has block length and MASK id filled in.
+
+    fingerprint: of the files it was read from, as they were then; None of a module that was loaded elsewhere.
+    """
 
     model: M_co
     config: ModelConfig
     tokenizer: Tokenizer
     name: str
+    fingerprint: str | None = None
 
     def doubtful(self, block_length: int) -> str | None:
         """Why text of this block length would be worse than it could be; None where nothing speaks against it."""
@@ -55,6 +62,41 @@ class LoadedModel(Generic[M_co]):
         )
 
 
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint that has been looked at, and whose weights can be read: all of them, or those of one rank.
+
+    fingerprint: of its files, as they were looked at.
+    """
+
+    folder: Path
+    config: ModelConfig
+    dtype: torch.dtype
+    fingerprint: str
+    int8: bool = False
+
+    def build(self, device: torch.device, shard: Shard = WHOLE) -> Transformer:
+        """Reads the weights. Raises: ModelError."""
+        files = WeightFiles(self.folder)
+        parts = Parts(files, self.dtype, device, self.config.rms_norm_eps, shard, self.int8)
+        with torch.inference_mode():
+            return registry.family(self.config.model_type).build(self.config, parts)
+
+
+class Load(Protocol):
+    """How a named checkpoint is loaded: `load` is the ordinary way."""
+
+    def __call__(
+        self,
+        model: str | Path,
+        dtype: str,
+        device: str,
+        mask_token_id: int | None,
+        block_length: int | None,
+        int8: bool,
+    ) -> LoadedModel[Any]: ...
+
+
 def load(
     model: str | Path,
     dtype: str = "auto",
@@ -63,13 +105,28 @@ def load(
     block_length: int | None = None,
     int8: bool = False,
 ) -> LoadedModel[Transformer]:
-    """Loads a checkpoint from a folder, the hub or the package itself.
+    """Loads a checkpoint from a folder, the hub or the package itself; arguments and errors are those of `look_at`."""
+    target = pick_device(device)
+    checkpoint, tokenizer = look_at(model, dtype, target, mask_token_id, block_length, int8)
+    built = checkpoint.build(target)
+    return LoadedModel(built, checkpoint.config, tokenizer, str(model), checkpoint.fingerprint)
+
+
+def look_at(
+    model: str | Path,
+    dtype: str,
+    device: torch.device,
+    mask_token_id: int | None = None,
+    block_length: int | None = None,
+    int8: bool = False,
+) -> tuple[Checkpoint, Tokenizer]:
+    """Finds a checkpoint and settles how it is to run, before any weight is read.
 
     Args:
         model: a folder, a hub name (`owner/name`; the local hub cache is honoured), or a name in `EMBEDDED`.
         dtype: "float32", "bfloat16", "float16", "float64", or "auto": the checkpoint's own dtype on CUDA; on a CPU
             float32 for less than 1 GiB of weights, else bfloat16.
-        device: "cpu", "cuda", "cuda:1", or "auto": CUDA where there is one.
+        device: where it will run.
         mask_token_id, block_length: override the checkpoint's (method section 1).
         int8: linear layers get int8 weights (`quantized.Int8Linear`).
 
@@ -77,20 +134,24 @@ def load(
         ModelError: the checkpoint is not found, incomplete or not supported.
     """
     folder = resolve(model)
+    files_then = fingerprint(folder)
     config = read_config(model, folder, mask_token_id, block_length)
-    target = pick_device(device)
-    files = WeightFiles(folder)
-    chosen = pick_dtype(dtype, target, config, files.nbytes)
+    chosen = pick_dtype(dtype, device, config, WeightFiles(folder).nbytes)
     tokenizer = Tokenizer.from_folder(folder, config.mask_token_id)
-    with torch.inference_mode():
-        built = registry.family(config.model_type).build(config, files, chosen, target, int8)
-    return LoadedModel(built, config, tokenizer, str(model))
+    return Checkpoint(folder, config, chosen, files_then, int8), tokenizer
+
+
+def fingerprint(folder: Path) -> str:
+    """Changes with the files of a checkpoint: with a name, a size or a time of last change. No weights are read."""
+    files = sorted({file for pattern in _PATTERNS for file in folder.glob(pattern) if file.is_file()})
+    states = [(file.name, state.st_size, state.st_mtime_ns) for file in files for state in (file.stat(),)]
+    return hashlib.sha256(repr(states).encode()).hexdigest()[:16]
 
 
 def read_config(
     model: str | Path, folder: Path, mask_token_id: int | None = None, block_length: int | None = None
 ) -> ModelConfig:
-    """The configuration of the checkpoint `model`, which lies in `folder`, as `load` settles it; no weights are read.
+    """The configuration of the checkpoint `model`, which lies in `folder`, as it is loaded; no weights are read.
 
     Raises: ModelError.
     """
@@ -166,6 +227,26 @@ def pick_device(device: str | torch.device) -> torch.device:
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise ModelError(f"device {device!r} is not there: {torch.cuda.device_count()} CUDA devices; use device='cpu'.")
     return chosen
+
+
+def rank_devices(device: torch.device, ranks: int) -> tuple[torch.device, ...]:
+    """Where each rank of a model runs: on a GPU of its own, or all of them on the CPU.
+
+    Raises:
+        ConfigError: there are fewer GPUs than ranks, or one GPU is named for several ranks.
+    """
+    if ranks == 1 or device.type == "cpu":
+        return (device,) * ranks
+    if device.index is not None:
+        raise ConfigError(
+            f"tensor_parallel_size is {ranks}, but device {str(device)!r} is one GPU; give device='cuda', and choose "
+            "GPUs with CUDA_VISIBLE_DEVICES"
+        )
+    if (there := torch.cuda.device_count()) < ranks:
+        raise ConfigError(
+            f"tensor_parallel_size is {ranks}, but there are {there} CUDA devices; choose fewer, or device='cpu'"
+        )
+    return tuple(torch.device("cuda", rank) for rank in range(ranks))
 
 
 def pick_dtype(dtype: str, device: torch.device, config: ModelConfig, nbytes: int) -> torch.dtype:

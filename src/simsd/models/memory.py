@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +17,10 @@ from simsd.models.attention import MOST_SCORES
 from simsd.models.available import free_bytes
 from simsd.models.config import ModelConfig
 from simsd.models.linear import can_pack
-from simsd.models.loader import pick_device, pick_dtype, read_config, resolve
+from simsd.models.loader import pick_device, pick_dtype, rank_devices, read_config, resolve
 from simsd.models.moe import router_dtype
-from simsd.models.parts import MAX_TIED_COPY
+from simsd.models.parts import MAX_TIED_COPY, Shapes
+from simsd.models.shard import Shard, check_split, count
 
 GIB = 1 << 30
 PREFILL_ROWS = 512  # as many query tokens at once, `engine.runner` says
@@ -27,16 +29,30 @@ LEAST_TOKENS = 256  # of one sequence, without which nothing can be decoded
 
 @dataclass(frozen=True)
 class Placed:
-    """A model as it would be loaded: what decides how many bytes a number of it takes."""
+    """A model as it would be loaded: what decides how many bytes a number of it takes.
+
+    devices: of each rank that it is split among; one without tensor parallelism.
+    """
 
     name: str
     config: ModelConfig
     dtype: torch.dtype
-    device: torch.device
+    devices: tuple[torch.device, ...]
     int8: bool = False
 
     @property
+    def device(self) -> torch.device:
+        """Where rank 0 runs, which has the most of whatever is split."""
+        return self.devices[0]
+
+    @property
+    def shard(self) -> Shard:
+        """Rank 0's part."""
+        return Shard(0, len(self.devices))
+
+    @property
     def weight_bytes(self) -> int:
+        """Of one rank."""
         return sum(weight_bytes(self).values())
 
 
@@ -47,39 +63,41 @@ def place(
     mask_token_id: int | None = None,
     block_length: int | None = None,
     int8: bool = False,
+    ranks: int = 1,
 ) -> Placed:
     """What `loader.load` with the same arguments would load. Of a model on the hub the configuration is downloaded.
 
-    Raises: ModelError.
+    ranks: that the model would be split among. Raises: ModelError; ConfigError where it cannot be split so.
     """
     config = read_config(model, resolve(model, weights=False), mask_token_id, block_length)
+    check_split(config, ranks, str(model))
     chosen = pick_device(device)
-    if chosen.type == "cuda" and chosen.index is None:  # the same as cuda:0, if that is the current one
-        chosen = torch.device("cuda", torch.cuda.current_device())
+    devices = rank_devices(chosen, ranks)
+    if chosen.type == "cuda" and devices == (torch.device("cuda"),):  # cuda:0, if that is the current one
+        devices = (torch.device("cuda", torch.cuda.current_device()),)
     width = 4 if config.torch_dtype == "float32" else 2
     stored = sum(parameters(config).values()) * width
-    return Placed(str(model), config, pick_dtype(dtype, chosen, config, stored), chosen, int8)
+    return Placed(str(model), config, pick_dtype(dtype, chosen, config, stored), devices, int8)
 
 
 # ---------------------------------------------------------------------- weights
 def parameters(config: ModelConfig) -> Mapping[str, int]:
     """Numbers a checkpoint of this shape holds, by part of the model; a tied head counts as embedding."""
     shapes, _ = registry.family(config.model_type).weight_shapes(config)
-    count: Counter[str] = Counter()
+    total: Counter[str] = Counter()
     for name, shape in shapes.items():
-        count[_part(name)] += math.prod(shape)
-    return count
+        total[_part(name)] += math.prod(shape)
+    return total
 
 
 def weight_bytes(model: Placed) -> Mapping[str, int]:
-    """Bytes of the loaded weights by part, with what is computed from them at loading."""
-    config, size = model.config, model.dtype.itemsize
-    shapes, _ = registry.family(config.model_type).weight_shapes(config)
+    """Bytes of the loaded weights by part, with what is computed from them at loading; of one rank."""
+    config, size = model.shard.config(model.config), model.dtype.itemsize
     heads = {"q": config.num_attention_heads, "k": config.num_key_value_heads}
     heads |= {"query": heads["q"], "key": heads["k"]}
     packed = can_pack(model.device.type, model.dtype)
     total: Counter[str] = Counter()
-    for name, shape in shapes.items():
+    for name, shape in _own_shapes(model.config, model.shard).items():
         part, numbers = _part(name), math.prod(shape)
         if part == "router":
             total[part] += numbers * router_dtype(model.dtype).itemsize
@@ -92,13 +110,31 @@ def weight_bytes(model: Placed) -> Mapping[str, int]:
             total[part] += numbers // shape[0] * _filled(shape[0]) * size
         else:
             total[part] += numbers * size
-    table = config.vocab_size * config.hidden_size * size
-    if config.tie_word_embeddings and packed and table <= MAX_TIED_COPY:
-        total["head"] += _filled(config.vocab_size) * config.hidden_size * size
+    tokens = count(model.shard.span(config.vocab_size))
+    if config.tie_word_embeddings and packed and tokens * config.hidden_size * size <= MAX_TIED_COPY:
+        total["head"] += _filled(tokens) * config.hidden_size * size
     total["rotary table"] = config.max_position_embeddings * 2 * config.head_dim * size
     return total
 
 
+def _own_shapes(config: ModelConfig, shard: Shard) -> Shapes:
+    """The weights that a rank reads, in its own sizes."""
+    shapes, _ = registry.family(config.model_type).weight_shapes(shard.config(config))
+    own: Shapes = {}
+    for name, shape in shapes.items():
+        expert, split = _EXPERT.search(name), 1 if "down_proj" in name else 0
+        if expert is not None:
+            assert config.moe is not None
+            if int(expert[1]) in range(config.moe.num_experts)[shard.span(config.moe.num_experts)]:
+                own[name] = shape
+        elif _part(name) in ("embedding", "head", "mlp", "experts"):
+            own[name] = tuple(count(shard.span(n)) if at == split else n for at, n in enumerate(shape))
+        else:
+            own[name] = shape
+    return own
+
+
+_EXPERT = re.compile(r"\.experts\.(\d+)\.")  # the number of one that is not shared
 _QUANTISED = ("attention", "mlp", "experts")
 _SCALE = 8  # bytes a channel: a float32 scale, and as much that oneDNN keeps
 
@@ -132,8 +168,8 @@ _WORDS = {
 
 # ---------------------------------------------------------------------- what grows with the text
 def cache_bytes(model: Placed, sequences: int, tokens: int) -> int:
-    """Keys and values of so many sequences with so many tokens each."""
-    c = model.config
+    """Keys and values of so many sequences with so many tokens each; of one rank."""
+    c = model.shard.config(model.config)
     return c.num_hidden_layers * 2 * sequences * c.num_key_value_heads * tokens * c.head_dim * model.dtype.itemsize
 
 
@@ -144,26 +180,27 @@ def verify_rows(block_length: int) -> int:
 
 def working_bytes(model: Placed, sequences: int, tokens: int) -> int:
     """What a forward takes besides weights and cache, at its largest: a prefill of one sequence, or a verification of
-    all of them with `verify_rows` each. Drawing tokens at a temperature is counted in.
+    all of them with `verify_rows` each. Drawing tokens at a temperature is counted in. Of all ranks on the device.
     """
     rows = min(verify_rows(model.config.block_length or 1), tokens)
     verify = sequences * rows
-    logits = verify * model.config.vocab_size * (_DRAWING + model.dtype.itemsize)
-    prefill = _layer_bytes(model, min(PREFILL_ROWS, tokens), tokens)
-    return max(prefill, _layer_bytes(model, verify, tokens), logits)
+    copies = 1 if len(model.devices) == 1 else 2  # rank 0 gathers the ranks' shares
+    logits = verify * model.config.vocab_size * (_DRAWING + model.dtype.itemsize * copies)
+    layers = max(_layer_bytes(model, queries, tokens) for queries in (min(PREFILL_ROWS, tokens), verify))
+    return max(layers * model.devices.count(model.device), logits)
 
 
-_DRAWING = 40  # bytes a logit: itself, the keyed noise as it is made, and what is sorted out of both
+_DRAWING = 36  # bytes a logit: itself, the keyed noise as it is made, and what is sorted out of both
 
 
 def _layer_bytes(model: Placed, queries: int, tokens: int) -> int:
     """The mask, and the widest of a layer's intermediate results, for so many query tokens."""
-    c, size = model.config, model.dtype.itemsize
+    c, size = model.shard.config(model.config), model.dtype.itemsize
     mask = queries * tokens * (1 + size * (1 + (c.groups if c.groups > 1 else 0)))
-    scores = queries * tokens * c.num_attention_heads
-    both = 2 * size if size >= 4 else 12  # scores and weights; narrow ones are also held in float32
-    attention = min(scores, MOST_SCORES) * both if model.device.type == "cpu" else 0
-    inner = c.intermediate_size
+    # in bfloat16 on a CPU scores and weights are held, in float32 too; elsewhere the fused kernel holds neither
+    rounded = model.device.type == "cpu" and model.dtype == torch.bfloat16
+    attention = min(queries * tokens * c.num_attention_heads, MOST_SCORES) * 12 if rounded else 0
+    inner = count(model.shard.span(c.intermediate_size))
     if c.moe is not None:
         inner = max(inner, c.moe.num_experts_per_tok * (c.moe.moe_intermediate_size + c.hidden_size))
     return mask + max(attention, queries * 4 * (inner + c.hidden_size) * size)
@@ -177,9 +214,8 @@ def check_fits(models: Sequence[Placed], sequences: int = 1, tokens: int | None 
 
     Raises: ModelError, for the first device that is too small.
     """
-    for device in dict.fromkeys(model.device for model in models):
-        here = [model for model in models if model.device == device]
-        needed, free = needed_bytes(here, sequences, tokens), free_bytes(device)
+    for device, needed in needed_bytes(models, sequences, tokens).items():
+        here, free = [model for model in models if device in model.devices], free_bytes(device)
         if needed > free:
             names = " and ".join(model.name for model in here)
             raise ModelError(
@@ -188,19 +224,21 @@ def check_fits(models: Sequence[Placed], sequences: int = 1, tokens: int | None 
             )
 
 
-def needed_bytes(models: Sequence[Placed], sequences: int, tokens: int | None) -> int:
-    """Weights, cache and working memory of models that lie on one device and take turns."""
-    held = working = 0
+def needed_bytes(models: Sequence[Placed], sequences: int, tokens: int | None) -> dict[torch.device, int]:
+    """Weights, cache and working memory on each device, where models take turns at working."""
+    held: Counter[torch.device] = Counter()
+    working: Counter[torch.device] = Counter()
     for model in models:
         each = min(tokens or LEAST_TOKENS, model.config.max_position_embeddings)
-        held += model.weight_bytes + cache_bytes(model, sequences, each)
-        working = max(working, working_bytes(model, sequences, each))
-    return held + working
+        for device in model.devices:
+            held[device] += model.weight_bytes + cache_bytes(model, sequences, each)
+            working[device] = max(working[device], working_bytes(model, sequences, each))
+    return {device: held[device] + working[device] for device in held}
 
 
-def gib(count: int) -> str:
+def gib(size: int) -> str:
     """So many bytes in words."""
-    return f"{count / GIB:.1f} GiB" if count >= GIB else f"{count / (1 << 20):.1f} MiB"
+    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / (1 << 20):.1f} MiB"
 
 
 def _advice(models: Sequence[Placed], sequences: int, tokens: int | None) -> str:

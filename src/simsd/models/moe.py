@@ -10,7 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-Layers = Sequence[Callable[[Tensor], Tensor]]
+from simsd.models.quantized import Int8Linear
+
+Layers = Sequence[Int8Linear]
 
 
 @dataclass(frozen=True)
@@ -65,20 +67,32 @@ class Experts:
     to the length of the longest. Quantised experts are layers of their own, and run one after the other.
     """
 
-    def __init__(self, gate_up: Tensor | Layers, down: Tensor | Layers) -> None:
-        """gate_up: `[E, 2*I, H]`, the gate first. down: `[E, H, I]`. Or of each E layers."""
+    def __init__(
+        self, gate_up: Tensor | Layers, down: Tensor | Layers, first: int = 0, *, partial: bool = False
+    ) -> None:
+        """gate_up: `[E, 2*I, H]`, the gate first. down: `[E, H, I]`. Or of each E layers.
+
+        partial: these are only the experts `first` .. `first + E - 1` of the router's; the others add nothing here.
+        """
         self.gate_up = gate_up
         self.down = down
+        self.first = first
+        self.partial = partial
         self.product = _product(gate_up, down)
 
     def __call__(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """x `[M, H]`, chosen and weights `[M, k]` -> the weighted sum of each row's experts `[M, H]`, in x's dtype."""
-        top_k = chosen.shape[1]
-        expert, order = chosen.flatten().sort(stable=True)
-        ids = torch.arange(len(self.down), device=x.device)
+        top_k, count = chosen.shape[1], len(self.down)
+        own = chosen.flatten() - self.first
+        if self.partial:
+            own = torch.where((own >= 0) & (own < count), own, count)  # rows of other experts come last
+        expert, order = own.sort(stable=True)
+        ids = torch.arange(count, device=x.device)
         ends = torch.searchsorted(expert, ids, right=True)  # where the rows of each expert end
         gate, up = self.product(x[order // top_k], self.gate_up, expert, ends).chunk(2, -1)
         sorted_rows = self.product(F.silu(gate) * up, self.down, expert, ends)
+        if self.partial:  # behind the last end the products are whatever the memory held
+            sorted_rows = sorted_rows.masked_fill((expert == count)[:, None], 0)
         rows = torch.empty_like(sorted_rows).index_copy_(0, order, sorted_rows).view(*chosen.shape, -1)
         return (rows * weights[..., None]).sum(1).to(x.dtype)
 
@@ -103,8 +117,11 @@ def _product(gate_up: Tensor | Layers, down: Tensor | Layers) -> Callable[..., T
 
 
 def _one_by_one(rows: Tensor, layers: Layers, expert: Tensor, ends: Tensor) -> Tensor:
-    bounds = [0, *ends.tolist()]
-    return torch.cat([layer(rows[a:b]) for layer, (a, b) in zip(layers, pairwise(bounds), strict=True) if b > a])
+    out = rows.new_zeros(rows.shape[0], layers[0].out_features)
+    for layer, (begin, end) in zip(layers, pairwise([0, *ends.tolist()]), strict=True):
+        if end > begin:
+            out[begin:end] = layer(rows[begin:end])
+    return out
 
 
 def _grouped(rows: Tensor, weight: Tensor, expert: Tensor, ends: Tensor) -> Tensor:
@@ -112,11 +129,15 @@ def _grouped(rows: Tensor, weight: Tensor, expert: Tensor, ends: Tensor) -> Tens
 
 
 def _filled_up(rows: Tensor, weight: Tensor, expert: Tensor, ends: Tensor) -> Tensor:
+    out = rows.new_zeros(rows.shape[0], weight.shape[1])
+    used = int(ends[-1])
+    expert, rows = expert[:used], rows[:used]
     starts = ends - torch.bincount(expert, minlength=weight.shape[0])
-    place = torch.arange(expert.shape[0], device=expert.device) - starts[expert]
-    batch = rows.new_zeros(weight.shape[0], int(place.max()) + 1, rows.shape[1])
+    place = torch.arange(used, device=expert.device) - starts[expert]
+    batch = rows.new_zeros(weight.shape[0], int(place.max()) + 1 if used else 0, rows.shape[1])
     batch[expert, place] = rows
-    return torch.bmm(batch, weight.mT)[expert, place]
+    out[:used] = torch.bmm(batch, weight.mT)[expert, place]
+    return out
 
 
 def _grouped_works(weight: Tensor) -> bool:

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 
 from simsd.errors import ConfigError
-from simsd.models.loader import LoadedModel, check_pair, load
+from simsd.models.loader import Load, LoadedModel, check_pair
+from simsd.models.loader import load as load_whole
 from simsd.models.memory import Placed, check_fits, place
 from simsd.models.protocol import Model
 
@@ -26,18 +27,20 @@ def open_pair(
     device: str = "auto",
     draft_device: str | None = None,
     quantize: str = "none",
+    tensor_parallel_size: int = 1,
     max_model_len: int | None = None,
     block_length: int | None = None,
     mask_token_id: int | None = None,
     tokenizer: Any = None,
     shifted_logits: bool = False,
+    load: Load = load_whole,
 ) -> tuple[LoadedModel[Model], LoadedModel[Model] | None]:
     """The target and, if one is named, its draft model; None is the embedded target, with its draft model.
 
     dtype, device and quantize (one of QUANTIZE) are for checkpoints, tokenizer and shifted_logits for modules.
     draft_device: where the draft model is loaded, if not on `device`. It takes MASK id, block length and, if it came
     without one, tokenizer from the target. Checkpoints that cannot be held together with one sequence of max_model_len
-    tokens are refused before anything is loaded.
+    tokens are refused before anything is loaded. load: how checkpoints are loaded, on tensor_parallel_size ranks.
 
     Raises: ModelError, PairError, ConfigError.
     """
@@ -50,7 +53,8 @@ def open_pair(
     if (dtype, device) != ("auto", "auto") and not any(isinstance(source, str | Path) for source in loads):
         raise ConfigError(f"dtype {dtype!r} and device {device!r} are for checkpoints; move the module itself instead")
     placing: dict[str, Any] = {"dtype": dtype, "device": device, "draft_device": draft_device, "quantize": quantize}
-    check_fits(placements(model, draft_model, **placing), tokens=max_model_len)
+    placed = placements(model, draft_model, tensor_parallel_size=tensor_parallel_size, **placing)
+    check_fits(placed, tokens=max_model_len)
     target_at, draft_at = _settings(**placing)
 
     def opened(
@@ -82,6 +86,7 @@ def placements(
     device: str = "auto",
     draft_device: str | None = None,
     quantize: str = "none",
+    tensor_parallel_size: int = 1,
 ) -> list[Placed]:
     """How the checkpoints among the two would be loaded; arguments as of `open_pair`.
 
@@ -89,8 +94,10 @@ def placements(
     """
     model, draft_model = _with_embedded(model, draft_model)
     _check_placement(model, draft_model, draft_device, quantize)
+    if tensor_parallel_size > 1:
+        _check_parallel(model, draft_model, draft_device, tensor_parallel_size)
     pairs = zip((model, draft_model), _settings(dtype, device, draft_device, quantize), strict=True)
-    return [place(source, **at) for source, at in pairs if isinstance(source, str | Path)]
+    return [place(source, ranks=tensor_parallel_size, **at) for source, at in pairs if isinstance(source, str | Path)]
 
 
 def _with_embedded(model: Source | None, draft_model: Source | None) -> tuple[Source, Source | None]:
@@ -117,3 +124,33 @@ def _check_placement(model: Source, draft_model: Source | None, draft_device: st
     meant = {"none": (), "int8-draft": (draft_model,), "int8": (model, draft_model)}[quantize]
     if any(source is not None and not isinstance(source, str | Path) for source in meant):
         raise ConfigError(f"quantize is {quantize!r}, but a loaded module stays as it is; name a checkpoint instead")
+
+
+def _check_parallel(model: Source, draft_model: Source | None, draft_device: str | None, size: int) -> None:
+    """Refuses to split what is loaded already, and a draft model away from the target's ranks."""
+    for source in (model, draft_model):
+        if isinstance(source, torch.nn.Module | LoadedModel):
+            raise ConfigError(
+                f"tensor_parallel_size is {size}, but {type(source).__name__} is loaded as a whole; "
+                "give its folder or its hub name"
+            )
+    if draft_device is not None:
+        raise ConfigError(
+            f"draft_device is {draft_device!r}, but tensor_parallel_size {size} splits the draft model among the "
+            "devices of the target; leave one of them out"
+        )
+
+
+def describe(target: LoadedModel[Any], draft: LoadedModel[Any] | None) -> dict[str, str | None]:
+    """What a pair is, for reports: names, fingerprints of the files ("model_files", "draft_model_files"), the target's
+    dtype, and "draft_device" where it is not the target's."""
+    found = {
+        "model": target.name,
+        "model_files": target.fingerprint,
+        "draft_model": None if draft is None else draft.name,
+        "draft_model_files": None if draft is None else draft.fingerprint,
+        "dtype": str(target.model.dtype).removeprefix("torch."),
+    }
+    if draft is not None and draft.model.device != target.model.device:
+        found["draft_device"] = str(draft.model.device)
+    return found

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from simsd.models.config import ModelConfig, MoEConfig
@@ -13,10 +15,13 @@ from simsd.models.linear import Linear
 from simsd.models.moe import Experts, MixtureOfExperts, Router, router_dtype
 from simsd.models.norm import RMSNorm
 from simsd.models.quantized import Int8Linear
+from simsd.models.shard import WHOLE, Shard, count
 from simsd.models.transformer import SwiGLU
-from simsd.models.weights import WeightFiles
+from simsd.models.vocabulary import Embedding, SplitHead
+from simsd.models.weights import Piece, WeightFiles
 
 Shapes = dict[str, tuple[int, ...]]
+Head = Callable[[Tensor], Tensor]
 
 # A tied head shares the embedding. Packing it makes a second copy, worth it only while that is small.
 MAX_TIED_COPY = 256 << 20
@@ -26,6 +31,7 @@ MAX_TIED_COPY = 256 << 20
 class Parts:
     """Reads parts by their names in the checkpoint, without `.weight`. There are never two copies of all weights.
 
+    shard: which part of the split weights is read; by default all of them.
     int8: linear layers and experts get int8 weights; embedding, head, norms and routers stay as they are.
     """
 
@@ -33,38 +39,52 @@ class Parts:
     dtype: torch.dtype
     device: torch.device
     eps: float
+    shard: Shard = WHOLE
     int8: bool = False
 
-    def tensor(self, *names: str) -> Tensor:
+    def tensor(self, *names: str | Piece) -> Tensor:
         """Tensors stacked along their first dimension."""
         return self.files.read(names, self.dtype, self.device)
 
-    def linear(self, *names: str) -> Linear | Int8Linear:
-        """Several linear layers as one. They have a bias if the checkpoint stores one."""
-        stored = f"{names[0]}.bias" in self.files.shapes
-        bias = self.tensor(*(f"{name}.bias" for name in names)) if stored else None
-        return self.layer(self.tensor(*(f"{name}.weight" for name in names)), bias)
+    def linear(self, *pieces: Piece) -> Linear | Int8Linear:
+        """Several linear layers as one. They have a bias if the checkpoint stores one; that of a layer which is split
+        by columns, whose outputs are summed, is rank 0's.
+        """
+        weight = self.tensor(*(Piece(f"{p.name}.weight", p.rows, p.columns) for p in pieces))
+        return self.layer(weight, self._bias(pieces))
 
     def layer(self, weight: Tensor, bias: Tensor | None = None) -> Linear | Int8Linear:
         return Int8Linear(weight, bias) if self.int8 else Linear(weight, bias)
+
+    def _bias(self, pieces: tuple[Piece, ...]) -> Tensor | None:
+        stored = f"{pieces[0].name}.bias" in self.files.shapes
+        if not stored or (pieces[0].columns is not None and self.shard.rank > 0):
+            return None
+        return self.tensor(*(Piece(f"{p.name}.bias", p.rows) for p in pieces))
 
     def norm(self, name: str) -> RMSNorm:
         return RMSNorm(self.tensor(f"{name}.weight"), self.eps)
 
     def swiglu(self, prefix: str) -> SwiGLU:
-        return SwiGLU(self.linear(f"{prefix}.gate_proj", f"{prefix}.up_proj"), self.linear(f"{prefix}.down_proj"))
+        """This rank's inner dimensions of a dense MLP."""
+        own = self.shard.span(self.files.shapes[f"{prefix}.down_proj.weight"][1])
+        gate_up = self.linear(*(Piece(f"{prefix}.{name}", rows=own) for name in ("gate_proj", "up_proj")))
+        return SwiGLU(gate_up, self.linear(Piece(f"{prefix}.down_proj", columns=own)))
 
-    def experts(self, prefix: str, count: int) -> Experts:
-        """The experts `prefix.0` .. `prefix.{count-1}`: stacked, or in int8 one by one."""
+    def experts(self, prefix: str, total: int) -> Experts:
+        """This rank's experts of `prefix.0` .. `prefix.{total-1}`: stacked, or in int8 one by one."""
+        own = self.shard.span(total)
+        numbers, partial = range(total)[own], self.shard.size > 1
+        inner = [[f"{prefix}.{e}.{name}.weight" for name in ("gate_proj", "up_proj")] for e in numbers]
+        outer = [[f"{prefix}.{e}.down_proj.weight"] for e in numbers]
         if self.int8:
-            each = [self.swiglu(f"{prefix}.{e}") for e in range(count)]
-            return Experts([expert.gate_up for expert in each], [expert.down for expert in each])
-        inner = [f"{prefix}.{e}.{name}.weight" for e in range(count) for name in ("gate_proj", "up_proj")]
-        outer = [f"{prefix}.{e}.down_proj.weight" for e in range(count)]
-        return Experts(self.tensor(*inner).unflatten(0, (count, -1)), self.tensor(*outer).unflatten(0, (count, -1)))
+            gate_ups, downs = ([Int8Linear(self.tensor(*one)) for one in each] for each in (inner, outer))
+            return Experts(gate_ups, downs, own.start, partial=partial)
+        gate_up, down = (self.tensor(*chain(*each)).unflatten(0, (len(each), -1)) for each in (inner, outer))
+        return Experts(gate_up, down, own.start, partial=partial)
 
     def mixture(self, prefix: str, moe: MoEConfig) -> MixtureOfExperts:
-        """Router, experts and, where the checkpoint has one, the shared expert."""
+        """Router, this rank's experts and, where the checkpoint has one, its share of the shared expert."""
         wide = router_dtype(self.dtype)
         bias = f"{prefix}.gate.expert_bias"
         alone = moe.score_function == "sigmoid" and moe.num_experts_per_tok == 1  # its sigmoid stays its weight
@@ -81,16 +101,32 @@ class Parts:
         shared = self.swiglu(f"{prefix}.shared_experts") if moe.num_shared_experts else None
         return MixtureOfExperts(router, self.experts(f"{prefix}.experts", moe.num_experts), shared)
 
-    def mlp(self, prefix: str, config: ModelConfig, layer: int) -> SwiGLU | MixtureOfExperts:
+    def mlp(self, prefix: str, config: ModelConfig, layer: int) -> Callable[[Tensor], Tensor]:
         """The MLP of a layer: dense, or a mixture of experts where the configuration says so."""
         if config.moe is not None and layer in config.moe.sparse_layers:
-            return self.mixture(prefix, config.moe)
-        return self.swiglu(prefix)
+            return self.shard.summed(self.mixture(prefix, config.moe))
+        return self.shard.summed(self.swiglu(prefix))
 
-    def head(self, embedding: Tensor, name: str = "lm_head", *, tied: bool) -> Linear:
-        if tied:
-            return Linear(embedding, pack=embedding.nbytes <= MAX_TIED_COPY)
-        return Linear(self.tensor(f"{name}.weight"))
+    def embedding(self, name: str) -> Embedding:
+        """The vectors of this rank's tokens."""
+        first = self.shard.span(self.files.shapes[f"{name}.weight"][0]).start
+        return Embedding(self._of_tokens(name), first, self.shard.ranks if self.shard.size > 1 else None)
+
+    def head(self, embedding: Embedding, vocab_size: int, name: str = "lm_head", *, tied: bool) -> Head:
+        """Logits, on each rank those of its own tokens, gathered on rank 0; a tied head has the embedding's rows."""
+        counts = [count(Shard(rank, self.shard.size).span(vocab_size)) for rank in range(self.shard.size)]
+        weight = embedding.weight if tied else self._of_tokens(name)
+        share = Linear(weight, pack=not tied or weight.nbytes <= MAX_TIED_COPY)
+        return share if self.shard.size == 1 else SplitHead(share, counts, self.shard.ranks)
+
+    def _of_tokens(self, name: str) -> Tensor:
+        """The rows of this rank's tokens, filled up with zeros where another rank has more: shares of logits are
+        gathered in one shape.
+        """
+        total = self.files.shapes[f"{name}.weight"][0]
+        own, most = self.shard.span(total), count(Shard(0, self.shard.size).span(total))
+        weight = self.tensor(Piece(f"{name}.weight", own))
+        return weight if len(weight) == most else F.pad(weight, (0, 0, 0, most - len(weight)))
 
 
 def swiglu_shapes(prefix: str, hidden: int, inner: int) -> Shapes:

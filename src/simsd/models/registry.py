@@ -6,23 +6,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-import torch
-
 from simsd.errors import ModelError
 from simsd.models import llada2, sdar
 from simsd.models.config import ModelConfig
-from simsd.models.parts import Shapes
+from simsd.models.parts import Parts, Shapes
 from simsd.models.transformer import Transformer
-from simsd.models.weights import WeightFiles
 
-Builder = Callable[[ModelConfig, WeightFiles, torch.dtype, torch.device, bool], Transformer]
+Builder = Callable[[ModelConfig, Parts], Transformer]
 
 
 @dataclass(frozen=True)
 class Family:
     """How to build one model type, and what holds where its checkpoints are silent (method section 1).
 
-    build: the last argument says whether linear layers get int8 weights (`parts.Parts`).
     weight_shapes: the weights a checkpoint must hold, and those it may hold.
     stop_token_ids: only for a checkpoint that names no stop id at all.
     """

@@ -11,39 +11,40 @@ import torch
 from simsd.models.config import ModelConfig
 from simsd.models.norm import RMSNorm
 from simsd.models.parts import Parts, Shapes, mlp_shapes, with_head
+from simsd.models.shard import count, scaled
 from simsd.models.transformer import Layer, Transformer
-from simsd.models.weights import WeightFiles
+from simsd.models.weights import Piece
 
 
-def build(
-    config: ModelConfig, files: WeightFiles, dtype: torch.dtype, device: torch.device, int8: bool = False
-) -> Transformer:
+def build(config: ModelConfig, parts: Parts) -> Transformer:
     """Reads an SDAR checkpoint layer by layer.
 
     Raises:
         ModelError: weights are missing, unexpected or wrongly shaped.
     """
-    files.check(*weight_shapes(config))
-    parts = Parts(files, dtype, device, config.rms_norm_eps, int8)
+    parts.files.check(*weight_shapes(config))
+    shard = parts.shard
+    own, own_kv = shard.heads(config), shard.kv_heads(config)
+    q, kv = scaled(own, config.head_dim), scaled(own_kv, config.head_dim)
 
     def layer(index: int) -> Layer:
         p = f"model.layers.{index}."
         a = p + "self_attn."
-        heads = {"q_norm": config.num_attention_heads, "k_norm": config.num_key_value_heads}
-        head_norms = [parts.tensor(f"{a}{name}.weight").expand(count, -1) for name, count in heads.items()]
+        heads = {"q_norm": count(own), "k_norm": count(own_kv)}
+        head_norms = [parts.tensor(f"{a}{name}.weight").expand(number, -1) for name, number in heads.items()]
         return Layer(
             input_norm=parts.norm(p + "input_layernorm"),
-            qkv=parts.linear(a + "q_proj", a + "k_proj", a + "v_proj"),
+            qkv=parts.linear(Piece(a + "q_proj", q), Piece(a + "k_proj", kv), Piece(a + "v_proj", kv)),
             qk_norm=RMSNorm(torch.cat(head_norms), config.rms_norm_eps),
-            output=parts.linear(a + "o_proj"),
+            output=shard.summed(parts.linear(Piece(a + "o_proj", columns=q))),
             post_norm=parts.norm(p + "post_attention_layernorm"),
             mlp=parts.mlp(p + "mlp", config, index),
         )
 
     layers = [layer(index) for index in range(config.num_hidden_layers)]
-    embedding = parts.tensor("model.embed_tokens.weight")
-    head = parts.head(embedding, tied=config.tie_word_embeddings)
-    return Transformer(config, embedding, layers, parts.norm("model.norm"), head)
+    embedding = parts.embedding("model.embed_tokens")
+    head = parts.head(embedding, config.vocab_size, tied=config.tie_word_embeddings)
+    return Transformer(shard.config(config), embedding, layers, parts.norm("model.norm"), head)
 
 
 def weight_shapes(config: ModelConfig) -> tuple[Shapes, Shapes]:

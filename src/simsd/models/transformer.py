@@ -16,8 +16,8 @@ from torch import Tensor
 from simsd.models.attention import attend, fold_bias
 from simsd.models.cache import KVCache
 from simsd.models.config import ModelConfig
-from simsd.models.linear import Linear
 from simsd.models.norm import RMSNorm
+from simsd.models.vocabulary import Embedding
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,8 @@ class Layer:
 
     qkv: hidden -> (heads + 2 * kv_heads) * head_dim, query heads first, then keys, then values.
     qk_norm: the two head norms side by side, weight `[heads + kv_heads, head_dim]`.
-    mlp: hidden `[M, H]` -> `[M, H]`; dense or mixture of experts, the layer does not care.
+    output, mlp: hidden `[M, H]` -> `[M, H]`; dense or mixture of experts, whole or summed over ranks, the layer does
+        not care.
     """
 
     input_norm: RMSNorm
@@ -53,8 +54,14 @@ class Transformer:
     """`(ids, positions, bias, cache) -> hidden states`, and a head that turns chosen rows into logits."""
 
     def __init__(
-        self, config: ModelConfig, embedding: Tensor, layers: Sequence[Layer], norm: RMSNorm, head: Linear
+        self,
+        config: ModelConfig,
+        embedding: Embedding,
+        layers: Sequence[Layer],
+        norm: RMSNorm,
+        head: Callable[[Tensor], Tensor],
     ) -> None:
+        """config: of this rank's part (`Shard.config`), where the model is split."""
         self.config = config
         self.embedding = embedding
         self.layers = list(layers)
@@ -64,11 +71,11 @@ class Transformer:
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.embedding.dtype
+        return self.embedding.weight.dtype
 
     @property
     def device(self) -> torch.device:
-        return self.embedding.device
+        return self.embedding.weight.device
 
     def make_cache(self, sequences: int, capacity: int) -> KVCache:
         """An empty cache of the right shape, dtype and device for this model."""
@@ -100,7 +107,7 @@ class Transformer:
         """
         n, rows = ids.shape
         c = self.config
-        x = F.embedding(ids, self.embedding).view(n * rows, -1)
+        x = self.embedding(ids).view(n * rows, -1)
         cos, sin = self.rotary[positions].view(n, rows, 1, 2, c.head_dim).unbind(3)
         bias = fold_bias(bias, c.groups)
         own = cache.views(slots, rows) if isinstance(slots, int) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -13,6 +14,21 @@ from simsd.errors import ModelError
 from simsd.models.config import read_json
 
 _SHOWN = 6  # names listed in an error message
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A rectangle of a stored weight: some of its rows, and of a matrix some of its columns. None is all of them."""
+
+    name: str
+    rows: slice | None = None
+    columns: slice | None = None
+
+    def shape(self, whole: Sequence[int]) -> tuple[int, ...]:
+        """Its own shape, within a weight of shape `whole`."""
+        spans = zip((self.rows, self.columns), whole, strict=False)
+        cut = [size if span is None else span.stop - span.start for span, size in spans]
+        return (*cut, *whole[2:])
 
 
 class WeightFiles:
@@ -75,14 +91,24 @@ class WeightFiles:
         if wrong:
             raise ModelError(f"{self.folder} does not fit its config.json: {_some(wrong)}.")
 
-    def read(self, names: str | Sequence[str], dtype: torch.dtype, device: torch.device) -> Tensor:
+    def read(self, wanted: str | Piece | Sequence[str | Piece], dtype: torch.dtype, device: torch.device) -> Tensor:
         """One weight, or several stacked along their first dimension, copied one by one into one new tensor."""
-        names = [names] if isinstance(names, str) else names
-        rows = [self.shapes[name][0] for name in names]
-        fused = torch.empty(sum(rows), *self.shapes[names[0]][1:], dtype=dtype, device=device)
-        for name, part in zip(names, fused.split(rows), strict=True):
-            part.copy_(self._files[name].get_tensor(name))
+        several = [wanted] if isinstance(wanted, str | Piece) else wanted
+        pieces = [one if isinstance(one, Piece) else Piece(one) for one in several]
+        shapes = [piece.shape(self.shapes[piece.name]) for piece in pieces]
+        rows = [shape[0] for shape in shapes]
+        fused = torch.empty(sum(rows), *shapes[0][1:], dtype=dtype, device=device)
+        for piece, part in zip(pieces, fused.split(rows), strict=True):
+            part.copy_(self.stored(piece))
         return fused
+
+    def stored(self, piece: Piece) -> Tensor:
+        """A piece as it is stored: a view of the mapped file, which holds no memory of its own."""
+        file, whole = self._files[piece.name], self.shapes[piece.name]
+        if piece.shape(whole) == whole:
+            return file.get_tensor(piece.name)
+        spans = (piece.rows, piece.columns)[: len(whole)]
+        return file.get_slice(piece.name)[tuple(slice(None) if span is None else span for span in spans)]
 
 
 _WIDTH = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}

@@ -96,7 +96,8 @@ def _add_status_routes(app: FastAPI, engine: Engine, metrics: Metrics, llm: LLM,
 
     @app.api_route("/health", methods=READ)
     async def health() -> Response:
-        return JSONResponse({"status": "ok" if engine.alive else "down"}, status_code=200 if engine.alive else 503)
+        alive = engine.alive and llm.alive
+        return JSONResponse({"status": "ok" if alive else "down"}, status_code=200 if alive else 503)
 
     @app.api_route("/metrics", methods=READ)
     async def scrape() -> Response:

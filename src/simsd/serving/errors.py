@@ -6,7 +6,7 @@ import json
 from http import HTTPStatus
 from typing import Any
 
-from simsd.errors import LongPromptError, ModelError, NumericalError, SimsdError
+from simsd.errors import LongPromptError, ModelError, NumericalError, SimsdError, WorkerError
 from simsd.serving.logs import shortened
 
 MOST_MESSAGE = 380  # characters: what a client sent may be as long as a body, and its quotation not
@@ -124,6 +124,8 @@ def as_api_error(error: BaseException, request_id: str) -> ApiError:
         return error
     if isinstance(error, NumericalError):
         return ApiError(str(error), status=500, kind="server_error", code="numerical_error")
+    if isinstance(error, WorkerError):
+        return ApiError(str(error), status=503, kind="server_error", code="worker_lost")
     if isinstance(error, ModelError):
         return ApiError(str(error), code="model_error")
     if isinstance(error, LongPromptError):  # without the advice, which is for operators

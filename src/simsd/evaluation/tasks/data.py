@@ -7,6 +7,7 @@ from typing import Any
 
 import datasets
 
+from simsd.errors import ConfigError
 from simsd.evaluation.graders import grade
 from simsd.evaluation.suites import MBPP_PROMPT, Question
 
@@ -20,7 +21,7 @@ def gsm8k(gsm8k: str | None = None, **_: Any) -> Any:
     """Split `test`: the JSON Lines file `gsm8k` (the harness's `--metadata`), else the hub's data set."""
     if gsm8k is None:
         return datasets.load_dataset("openai/gsm8k", "main")
-    return {"test": _file(gsm8k)}
+    return {"test": _file("gsm8k", gsm8k, "question", "answer")}
 
 
 def mbpp(mbpp: str | None = None, **_: Any) -> Any:
@@ -31,13 +32,22 @@ def mbpp(mbpp: str | None = None, **_: Any) -> Any:
     if mbpp is None:
         rows = datasets.concatenate_datasets(list(datasets.load_dataset("google-research-datasets/mbpp").values()))
     else:
-        rows = _file(mbpp)
+        rows = _file("mbpp", mbpp, "text", "code", "test_list")
     test = _with_ids(rows, MBPP_TEST)
     return {"test": test if len(test) else rows, "prompt": _with_ids(rows, MBPP_EXAMPLES)}
 
 
-def _file(path: str) -> Any:
-    return datasets.load_dataset("json", data_files=path, split="train")
+def _file(name: str, path: str, *columns: str) -> Any:
+    """Its lines, each with the texts (or the list of texts) that a question has. Raises ConfigError."""
+    rows: Any = datasets.load_dataset("json", data_files=path, split="train")
+    for number, row in enumerate(rows, start=1):
+        for column in columns:
+            if not isinstance(row.get(column), list if column == "test_list" else str):
+                raise ConfigError(
+                    f"task simsd_{name} cannot be loaded: in --data {name}={path}, question {number} has no "
+                    f"{column!r} of the right kind; it takes {name.upper()} as published"
+                )
+    return rows
 
 
 def _with_ids(rows: Any, ids: range) -> Any:

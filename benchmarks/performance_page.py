@@ -1,0 +1,113 @@
+"""docs/performance.md from the committed figures."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from results_page import SCHEDULES, percent, table
+
+from simsd.benchmark.report import Report
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results"
+PAGE = ROOT / "docs" / "performance.md"
+TEMPLATE = ROOT / "benchmarks" / "performance.md.in"
+
+
+def profile_table(data: dict[str, Any]) -> str:
+    parts = ("products", "attention", "norms", "rest")
+    lines = [[str(row["rows"]), *(percent(row[part]) for part in parts)] for row in data["profile"]]
+    return table(["query tokens", *parts], lines, 0)
+
+
+def steps_table(data: dict[str, Any]) -> str:
+    found: dict[str, list[str]] = {}
+    for step in data["steps"]:
+        found.setdefault(step["step"], []).append(f"{step['plain_over_built']:.2f}")
+    rows = list(dict.fromkeys(str(step["rows"]) for step in data["steps"]))
+    head = ["step", *(f"{count} query tokens" for count in rows)]
+    return table(head, [[name, *figures] for name, figures in found.items()], 1)
+
+
+def forwards_table(data: dict[str, Any]) -> str:
+    """Of each model: the plain read as 1, forwards relative to it."""
+    lines = []
+    for row in data["forwards"]:
+        seconds = row["seconds"]
+        growth = [f"{seconds[count] / seconds['4']:.2f}" for count in ("8", "20", "64")]
+        shares = [percent(row["share_of_bandwidth"][count]) for count in ("4", "8", "20")]
+        lines.append([row["model"], row["dtype"], f"{row['bytes'] / 1e9:.2f}", *shares, *growth])
+    head = ["model", "dtype", "GB", "4", "8", "20", "8 to 4", "20 to 4", "64 to 4"]
+    return table(head, lines, 2)
+
+
+def batches_table(data: dict[str, Any]) -> str:
+    lines = [
+        [
+            SCHEDULES[row["schedule"]],
+            f"`{row['method']}`",
+            str(row["sequences"]),
+            f"{row['ratio_to_one']['median']:.2f}",
+            f"{row['ratio_to_ordinary']['median']:.2f}",
+            "yes" if row["same_text"] else "no",
+        ]
+        for row in data["batches"]
+    ]
+    head = ["schedule", "method", "sequences", "x one sequence", "x ordinary", "same text"]
+    return table(head, lines, 2)
+
+
+def long_table(data: dict[str, Any]) -> str:
+    first = data["long_texts"][0]["seconds"]
+    lines = [
+        [
+            str(row["tokens"]),
+            *(f"{row['seconds'][count] / first[count]:.2f}" for count in ("4", "20")),
+            f"{row['cache_bytes'] / 2**20:.1f}",
+            "yes" if row["cache_bytes"] == row["told_bytes"] else "no",
+        ]
+        for row in data["long_texts"]
+    ]
+    return table(["tokens", "forward of 4", "forward of 20", "cache, MiB", "as told"], lines, 0)
+
+
+def sentences(data: dict[str, Any]) -> dict[str, str]:
+    heads, about = data["common_heads"], data["about"]
+    return {
+        "facts": f"{about['device']}, {about['threads']} thread{'s' * (about['threads'] != 1)}, torch {about['torch']}",
+        "head_ratio": f"{heads['new_seconds'] / heads['cached_seconds']:.1f}",
+        "head_tokens": str(heads["prompt_tokens"]),
+        "head_cached": str(heads["cached_tokens"]),
+    }
+
+
+def speeds() -> dict[str, str]:
+    """At B = 4, greedy: `speed METHOD SCHEDULE` to static, `own ...` to the same schedule, `forward ...` tokens."""
+    found = {}
+    for row in Report.from_dict(json.loads((RESULTS / "speed.json").read_text("utf-8"))).rows:
+        if (row.cell.block_length, row.cell.temperature) == (4, 0.0):
+            name = f"{row.cell.method} {SCHEDULES[row.cell.schedule]}"
+            found[f"speed {name}"] = f"{row.ratio_to_static.median:.2f}" if row.ratio_to_static else "-"
+            found[f"own {name}"] = f"{row.ratio_to_schedule.median:.2f}" if row.ratio_to_schedule else "-"
+            found[f"forward {name}"] = f"{row.tokens_per_forward:.2f}"
+    return found
+
+
+def render() -> str:
+    data = json.loads((RESULTS / "performance.json").read_text("utf-8"))
+    tables = {
+        "profile": profile_table,
+        "steps": steps_table,
+        "forwards": forwards_table,
+        "batches": batches_table,
+        "long_texts": long_table,
+    }
+    parts = {name: make(data) for name, make in tables.items()} | sentences(data) | speeds()
+    return re.sub(r"\{\{ (.*?) \}\}", lambda found: parts[found[1]], TEMPLATE.read_text("utf-8"))
+
+
+def write_page() -> None:
+    PAGE.write_text(render(), "utf-8")

@@ -1,0 +1,38 @@
+"""Pieces of stored weights: the rectangle that is asked for, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from simsd.models.weights import Piece, WeightFiles
+
+MATRIX = torch.arange(30.0).view(6, 5)
+VECTOR = torch.arange(6.0) - 3
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> WeightFiles:
+    save_file({"m": MATRIX, "v": VECTOR}, tmp_path / "model.safetensors")
+    return WeightFiles(tmp_path)
+
+
+@pytest.mark.parametrize("rows", [None, slice(0, 6), slice(1, 3), slice(5, 6)])
+@pytest.mark.parametrize("columns", [None, slice(0, 5), slice(2, 5)])
+def test_a_piece_is_a_rectangle(files: WeightFiles, rows: slice | None, columns: slice | None):
+    found = files.stored(Piece("m", rows, columns))
+    assert torch.equal(found, MATRIX[rows or slice(None), columns or slice(None)])
+
+
+def test_pieces_of_one_weight_are_stacked_in_the_order_asked_for(files: WeightFiles):
+    found = files.read([Piece("m", slice(4, 6)), "m", Piece("m", slice(0, 1))], torch.float64, CPU)
+    assert torch.equal(found, torch.cat((MATRIX[4:], MATRIX, MATRIX[:1])).double())
+
+
+def test_a_vector_has_rows_alone(files: WeightFiles):
+    assert torch.equal(files.read(Piece("v", slice(2, 5)), torch.float32, CPU), VECTOR[2:5])
+    assert torch.equal(files.read("v", torch.float32, CPU), VECTOR)
