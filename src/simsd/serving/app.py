@@ -69,16 +69,16 @@ def create_app(llm: LLM, settings: ServerSettings | None = None) -> FastAPI:
 
 def _warm_up(pool: Pool) -> None:
     """What takes long once: measuring the forwards, making caches, and the first call of everything a request needs."""
-    llm = pool.lease({})
-    try:
-        llm.prepare()
-        with suppress(SimsdError):  # a template may refuse this conversation; the requests will tell
+    with suppress(SimsdError):  # of options or a template that refuse this; the requests will tell
+        llm = pool.lease({})
+        try:
+            llm.prepare()
             if llm.tokenizer.chat_template is None:
                 llm.generate("Hello", WARM_UP)
             else:
                 llm.chat([{"role": "user", "content": "Hello"}], WARM_UP)
-    finally:
-        pool.release(llm)
+        finally:
+            pool.release(llm)
 
 
 def _add_status_routes(app: FastAPI, engine: Engine, metrics: Metrics, llm: LLM, settings: ServerSettings) -> None:

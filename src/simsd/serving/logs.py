@@ -10,6 +10,9 @@ from typing import Any, TextIO
 
 MOST = 200  # characters of a value: a path may be as long as its client likes
 
+# What uvicorn says about a request that has a line of ours, with its sender or its id.
+TOLD = frozenset({"Invalid HTTP request received.", "ASGI callable returned without completing response."})
+
 LOGGER = logging.getLogger("simsd.serving")
 
 
@@ -51,6 +54,7 @@ def to_stream(style: str, stream: TextIO | None = None) -> None:
     """Sends the server's log, and uvicorn's warnings, to a stream (standard error) in one of `FORMATS`."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(FORMATS[style]())
+    handler.addFilter(lambda record: record.getMessage() not in TOLD)
     for name, level in ((LOGGER.name, logging.INFO), ("uvicorn", logging.WARNING)):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
