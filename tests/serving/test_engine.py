@@ -164,7 +164,7 @@ def test_a_full_queue_says_how_many_wait_at_every_moment() -> None:
     it, llm = bench(slots=1, max_waiting=3), FakeLLM()
     it.engine.submit([client(llm, 9).job for _ in range(4)])
     for _ in range(2):  # before one of them has begun, and after
-        with pytest.raises(ApiError, match="^3 answers"):
+        with pytest.raises(ApiError, match=r"^3 answers"):
             it.engine.submit([client(llm).job])
         it.engine.turn()
 
