@@ -16,11 +16,26 @@ class PairError(ModelError):
 
 
 class ConfigError(SimsdError, ValueError):
-    """A decoding option that is out of range or contradicts another one."""
+    """A decoding option that is out of range or contradicts another one.
+
+    option: its name, where one is to blame; the message begins with it.
+    """
+
+    def __init__(self, message: str, option: str | None = None) -> None:
+        super().__init__(message)
+        self.option = option
 
 
 class PromptError(SimsdError, ValueError):
     """A prompt that cannot be decoded: empty, too long, or not text."""
+
+
+class LongPromptError(PromptError):
+    """A prompt that leaves no room for an answer. told: what is wrong and how long it may be, without advice."""
+
+    def __init__(self, told: str, advice: str) -> None:
+        super().__init__(f"{told}; {advice}")
+        self.told = told
 
 
 class NumericalError(SimsdError, ArithmeticError):

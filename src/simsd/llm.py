@@ -378,7 +378,7 @@ class LLM:
             raise prompt
         ids = prompt_ids(prompt, self.tokenizer, self.config, self.max_model_len)
         self._count += 1
-        resolved = params.resolve(self.options, secrets.randbits(62))
+        resolved = params.resolve(self.options, secrets.randbits(62), self.config.vocab_size)
         resolved = replace(resolved, max_tokens=min(resolved.max_tokens, self.max_model_len - len(ids)))
         own = () if params.ignore_eos else self.config.stop_token_ids
         mask_id = self.config.mask_token_id

@@ -53,6 +53,17 @@ def test_distribution_equals_a_naive_one(row, temperature, top_k, top_p):
     assert found.tolist() == pytest.approx(expected, abs=1e-9)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("top_p", [0.0, 5e-324, 1e-320, 1e-45, 1e-38, 1e-7])
+@pytest.mark.parametrize("temperature", [1e-6, 1e-3, 1.0, 1e6])
+def test_the_best_token_is_kept_however_small_top_p_is(dtype, top_p, temperature):
+    """Below 1e-45 it is 0 in float32."""
+    logits = torch.linspace(-30, 40, 50).to(dtype).flip(0).view(1, 1, 1, -1)
+    sampler = make_sampler(temperature, 0, top_p)
+    assert distribution(logits, sampler)[0, 0, 0].tolist() == [1.0] + [0.0] * 49
+    assert draw(logits, sampler, noise_key(torch.arange(1))[:, None, None]).token.item() == 0
+
+
 def test_a_mixed_batch_is_each_sequence_by_itself():
     torch.manual_seed(0)
     logits = torch.randn(6, 3, 5, 9, dtype=torch.float64)

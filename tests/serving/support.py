@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
-import uvicorn
 from fastapi import FastAPI
 
 from simsd import LLM
 from simsd.serving.app import create_app
 from simsd.serving.engine import Engine
 from simsd.serving.pool import Pool
+from simsd.serving.server import Server as Process
 from simsd.serving.settings import ServerSettings
 
 FREELY = 10**6  # rounds, for the fixture `allow`
@@ -110,9 +110,9 @@ async def running(llm: LLM, **settings: Any) -> AsyncIterator[Server]:
 
 
 @contextmanager
-def listening(app: FastAPI, **config: Any) -> Iterator[str]:
-    """The application under uvicorn; yields its URL."""
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, **config))
+def listening(app: FastAPI, connections: int | None = None) -> Iterator[str]:
+    """The application on a loopback port, as `simsd serve` runs it; yields its URL."""
+    server = Process(app, connections)
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

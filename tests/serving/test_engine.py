@@ -54,6 +54,10 @@ class FakeGeneration:
         if self in self.llm.generations:
             self.llm.generations.remove(self)
 
+    @property
+    def decoded(self) -> int:
+        return self.rounds_run
+
     def rounds(self) -> list[Any]:
         return []
 
@@ -154,6 +158,32 @@ def test_what_does_not_fit_is_refused_whole_and_told_when_to_return() -> None:
         it.engine.check_room(1)
     it.engine.turn()
     it.engine.check_room(2)
+
+
+def test_a_full_queue_says_how_many_wait_at_every_moment() -> None:
+    it, llm = bench(slots=1, max_waiting=3), FakeLLM()
+    it.engine.submit([client(llm, 9).job for _ in range(4)])
+    for _ in range(2):  # before one of them has begun, and after
+        with pytest.raises(ApiError, match=r"^3 answers"):
+            it.engine.submit([client(llm).job])
+        it.engine.turn()
+
+
+def test_aborting_tells_everyone_at_once_though_no_round_ends() -> None:
+    it, llm = bench(slots=1), FakeLLM()
+    clients = [client(llm, 9), client(llm, 9)]
+    it.engine.submit([one.job for one in clients])
+    it.engine.turn()
+    it.engine.abort()
+    for one in clients:
+        assert one.updates[-1].error is not None
+        assert one.updates[-1].error.code == "shutting_down"
+    told = [len(one.updates) for one in clients]
+    it.engine.turn()
+    assert it.engine.open_jobs == 0
+    assert [len(one.updates) for one in clients] == told
+    with pytest.raises(ApiError, match="shutting down"):
+        it.engine.check_room(1)
 
 
 def test_a_cancelled_job_is_out_before_the_next_round() -> None:

@@ -68,15 +68,18 @@ FIELDS: list[tuple[dict[str, Any], str | None]] = [
     ({"messages": [{"role": "user"}]}, "messages.0.content"),
     ({"messages": [{"role": "assistant", "content": "x", "tool_calls": [{}]}]}, "messages.0"),
     ({"temperature": "warm"}, "temperature"),
-    ({"temperature": -1}, None),
-    ({"top_p": 0}, None),
-    ({"max_tokens": 0}, None),
+    ({"temperature": -1}, "temperature"),
+    ({"top_p": 0}, "top_p"),
+    ({"top_p": 2}, "top_p"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_completion_tokens": 0}, "max_completion_tokens"),
     ({"max_tokens": 2.5}, "max_tokens"),
     ({"max_tokens": True}, "max_tokens"),
     ({"n": 0}, "n"),
     ({"n": 10_000}, "n"),
     ({"n": 100}, "n"),
-    ({"stop": ""}, None),
+    ({"stop": ""}, "stop"),
+    ({"stop": ["x", ""]}, "stop"),
     ({"stop": 5}, "stop"),
     ({"stop": ["x"] * 17}, "stop"),
     ({"stop": "x" * 300}, "stop"),
@@ -88,11 +91,25 @@ FIELDS: list[tuple[dict[str, Any], str | None]] = [
     ({"frequency_penalty": 0.5}, "frequency_penalty"),
     ({"logit_bias": {"5": 1}}, "logit_bias"),
     ({"top_k": 5}, "top_k"),
-    ({"simsd": {"method": "magic"}}, None),
+    ({"simsd": {"method": "magic"}}, "simsd.method"),
     ({"simsd": {"metod": "exact"}}, "simsd.metod"),
     ({"simsd": {"num_speculative_tokens": 1_000_000}}, "simsd.num_speculative_tokens"),
-    ({"simsd": {"drafter": "trajectory"}}, None),
-    ({"simsd": {"draft_steps": 99}}, None),
+    ({"simsd": {"drafter": "trajectory"}}, "simsd.drafter"),
+    ({"simsd": {"draft_steps": 99}}, "simsd.draft_steps"),
+    ({"simsd": {"num_speculative_tokens": 0}}, "simsd.num_speculative_tokens"),
+    ({"simsd": {"num_speculative_tokens": "many"}}, "simsd.num_speculative_tokens"),
+    ({"simsd": {"num_speculative_tokens": 2.5}}, "simsd.num_speculative_tokens"),
+    ({"simsd": {"states": "none"}}, "simsd.states"),
+    ({"simsd": {"method": "simsd", "states": "subsets"}}, "simsd.states"),
+    ({"simsd": {"confidence_threshold": 2}}, "simsd.confidence_threshold"),
+    ({"simsd": {"eb_threshold": -1}}, "simsd.eb_threshold"),
+    ({"simsd": {"remasking_strategy": "luck"}}, "simsd.remasking_strategy"),
+    ({"simsd": {"denoising_steps": 99}}, "simsd.denoising_steps"),
+    ({"simsd": {"top_k": -1}}, "simsd.top_k"),
+    ({"simsd": {"stop_token_ids": [-1]}}, "simsd.stop_token_ids"),
+    ({"simsd": {"stop_token_ids": [10**9]}}, "simsd.stop_token_ids"),
+    ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ({"messages": [{"role": "user", "content": "x " * 5000}]}, "messages"),
     ({"simsd": {"stream_rounds": True}}, "simsd"),
     ({"stream": True, "simsd": {"stream_layouts": True}}, "simsd"),
     ({"simsd": 5}, "simsd"),
@@ -106,6 +123,7 @@ def test_a_field_that_cannot_be_meant_is_named(pair: LLM, fields: dict[str, Any]
             error = one_sentence(await server.post(**fields), 400)
             assert error["type"] == "invalid_request_error"
             assert error["param"] == param
+            assert param is None or param in error["message"] or param in ("n", "messages")
             assert len(server.pool) <= 1
 
     asyncio.run(check())
@@ -119,6 +137,7 @@ def test_a_field_that_cannot_be_meant_is_named(pair: LLM, fields: dict[str, Any]
         {"prompt": [""]},
         {"prompt": [[]]},
         {"prompt": [5, "x"]},
+        {"prompt": ["a", [1]]},
         {"prompt": [999_999]},
         {"prompt": [-1]},
         {"prompt": "x", "echo": True},
@@ -132,7 +151,9 @@ def test_a_field_that_cannot_be_meant_is_named(pair: LLM, fields: dict[str, Any]
 def test_completions_refuse_likewise(pair: LLM, fields: dict[str, Any]) -> None:
     async def check() -> None:
         async with running(pair, max_waiting=50) as server:
-            one_sentence(await server.post(TEXT, **fields), 400)
+            error = one_sentence(await server.post(TEXT, **fields), 400)
+            assert error["param"] in (*fields, "n")
+            assert "pydantic" not in error["message"] and "instance" not in error["message"]
 
     asyncio.run(check())
 
@@ -317,10 +338,9 @@ def test_a_failing_round_is_an_error_without_details_and_the_server_lives_on(
             raise RuntimeError("CUDA error at 0xdeadbeef in /srv/secret.py")
         step(self)
 
-    monkeypatch.setattr(LLM, "step", failing)
-
     async def check() -> None:
         async with running(noise) as server:
+            monkeypatch.setattr(LLM, "step", failing)
             error = one_sentence(await server.post(max_tokens=40), 500)
             assert (error["code"], error["type"]) == ("internal_error", "server_error")
             response = await server.post(max_tokens=40, stream=True)

@@ -6,14 +6,14 @@ import asyncio
 import io
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from simsd import LLM
 from simsd.serving import logs
-from tests.serving.support import running
+from tests.serving.support import FREELY, running
 
 
 @pytest.fixture
@@ -68,3 +68,36 @@ def test_a_traceback_goes_to_the_log(style: str, log: io.StringIO) -> None:
         logs.event("round_failed", logging.ERROR, failure=error)
     assert "an inner detail" in log.getvalue()
     assert "Traceback" in log.getvalue()
+
+
+def test_what_has_a_line_of_its_own_is_not_told_twice(log: io.StringIO) -> None:
+    logs.to_stream("text", log)
+    uvicorn = logging.getLogger("uvicorn.error")
+    for text in sorted(logs.TOLD):
+        uvicorn.warning(text)
+    uvicorn.warning("something else")
+    assert log.getvalue().count("\n") == 1
+    assert "something else" in log.getvalue()
+
+
+def test_an_aborted_answer_has_its_true_count(noise: LLM, log: io.StringIO, allow: Callable[[int], None]) -> None:
+    logs.to_stream("json", log)
+
+    async def check() -> None:
+        async with running(noise) as server:
+            task = asyncio.create_task(server.post(max_tokens=200, simsd={"ignore_eos": True, "method": "none"}))
+            while not server.engine.open_jobs:
+                await asyncio.sleep(0)
+            job = server.engine._waiting[0] if server.engine._waiting else server.engine._running[0]
+            allow(12)
+            while job.generation.decoded < 8:
+                await asyncio.sleep(0)
+            task.cancel()
+            allow(FREELY)
+            await server.settled()
+            assert job.generation.decoded >= 8
+
+    asyncio.run(check())
+    (finished,) = [line for line in map(json.loads, log.getvalue().splitlines()) if line["event"] == "finished"]
+    assert finished["reason"] == "abort"
+    assert 8 <= finished["tokens"] < 200

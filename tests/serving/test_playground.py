@@ -255,3 +255,31 @@ def test_a_phone_needs_no_sideways_scrolling(visitor: Visitor) -> None:
     page.locator("#tab-race").click()
     assert page.evaluate(wide) == 360
     shoot(page, "phone-race", whole=True)
+
+
+def test_a_race_that_its_controls_no_longer_describe_is_forgotten(visitor: Visitor) -> None:
+    page = visitor.ready()
+    page.locator("#tab-race").click()
+    for change in (
+        lambda: page.locator("#method-right").select_option("simsd"),
+        lambda: page.locator("#window-right").fill("5"),
+    ):
+        page.locator("#race-start").click()
+        expect(page.locator("#result p").first).to_be_visible()
+        change()
+        assert page.locator("#result p").count() == 0
+        assert page.locator(".lane .answer-box").count() == 0
+        expect(page.locator("#lane-left")).to_have_text("Ready.")
+    shoot(page, "race-forgotten")
+
+
+def test_tabs_are_reached_by_all_their_keys_and_names_are_told_apart(visitor: Visitor) -> None:
+    page = visitor.ready()
+    page.locator("#tab-chat").focus()
+    for key, wanted in (("End", "rounds"), ("ArrowRight", "chat"), ("ArrowLeft", "rounds"), ("Home", "chat")):
+        page.keyboard.press(key)
+        assert page.evaluate("document.activeElement.id") == f"tab-{wanted}"
+        assert page.locator(f"#panel-{wanted}").is_visible()
+    page.keyboard.press("ArrowRight")
+    assert page.get_by_label("Start", exact=True).count() == 0  # the button alone is called so
+    assert page.locator("#temperature").get_attribute("placeholder") == "0"

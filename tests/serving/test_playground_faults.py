@@ -10,7 +10,7 @@ import pytest
 from simsd import LLM
 from simsd.serving.app import create_app
 from simsd.serving.settings import ServerSettings
-from tests.serving.browser import Visitor, ask, done, expect, give_key
+from tests.serving.browser import Visitor, ask, done, expect, give_key, shoot
 from tests.serving.support import ANSWER, CHAT, QUESTION, listening
 
 HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>"
@@ -34,7 +34,7 @@ def test_the_key_is_asked_for_until_it_is_right_and_kept_for_the_tab_alone(visit
     page = visitor.open()
     expect(page.locator("h1")).to_have_text("simsd")
     give_key(page, "wrong")
-    expect(page.locator("#key-reason")).to_contain_text("missing or wrong")
+    expect(page.locator("#key-reason")).to_contain_text("not the server's")
     give_key(page, "s3cret")
     expect(page.locator("#model b")).to_have_text("tiny")
     ask(page, "What is the chemical symbol of hafnium?")
@@ -49,10 +49,13 @@ def test_the_key_is_asked_for_until_it_is_right_and_kept_for_the_tab_alone(visit
 def test_who_has_no_key_is_told_and_may_try_again(visitor: Visitor) -> None:
     visitor.refusals = True
     page = visitor.open()
+    expect(page.locator("#key-reason")).to_contain_text("asks for a key")
+    shoot(page, "key")
     page.locator("#key-cancel").click()
-    expect(page.locator("#trouble-text")).to_have_text(
-        "The API key is missing or wrong; send it as 'Authorization: Bearer KEY'."
-    )
+    expect(page.locator("#trouble-text")).to_have_text("This server answers only with its key.")
+    for select in page.locator("select").all():
+        assert select.evaluate("node => node.selectedOptions[0].text")  # none is empty, though no model is known
+    shoot(page, "no-key")
     page.locator("#retry").click()
     give_key(page, "s3cret")
     expect(page.locator("#model b")).to_have_text("tiny")
@@ -65,6 +68,8 @@ def test_a_refusal_is_one_sentence_and_the_next_question_is_answered(known: Visi
     error = page.locator("#messages .error")
     expect(error).to_contain_text("tokens")
     assert error.inner_text().count(".") == 1
+    assert not page.locator("#messages .answer").is_visible()  # no empty line above it
+    shoot(page, "refused")
     ask(page)
     done(page)
     assert page.locator("#messages .settled").last.inner_text() == ANSWER

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import socket
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,8 +13,7 @@ from simsd.cli.options import Decoding, decoding_options
 from simsd.errors import ConfigError
 
 if TYPE_CHECKING:
-    from fastapi import FastAPI
-
+    from simsd.llm import LLM
     from simsd.serving.settings import ServerSettings
 
 FORMATS = ("text", "json")
@@ -104,9 +104,7 @@ def serve(
     with _listen(host, port) as listener:  # before the model is loaded, which may take minutes
         with common.loading("Loading the model"):
             llm = common.make_llm(options, model=model, prefix_caching=prefix_caching, **sizes)
-        from simsd.serving.app import create_app
-
-        _run(create_app(llm, settings), settings, listener, log_format)
+        _run(llm, settings, listener, log_format, max_model_len)
 
 
 def _settings_class() -> type[ServerSettings]:
@@ -140,21 +138,13 @@ def _listen(host: str, port: int) -> socket.socket:
         raise ConfigError(f"cannot listen on {host}, port {port} ({error.strerror}); choose another.") from error
 
 
-def _run(app: FastAPI, settings: ServerSettings, listener: socket.socket, log_format: str) -> None:
+def _run(llm: LLM, settings: ServerSettings, listener: socket.socket, log_format: str, asked: int | None) -> None:
     """Serves until SIGINT or SIGTERM; what runs then is finished first."""
-    import uvicorn
-
     from simsd.serving import logs
+    from simsd.serving.app import create_app
+    from simsd.serving.server import Server
 
     logs.to_stream(log_format)
-    host, port = listener.getsockname()[:2]
-    address = f"[{host}]" if ":" in host else host
-    logs.event("ready", url=f"http://{address}:{port}", model=settings.model_name)
-    config = uvicorn.Config(
-        app,
-        log_config=None,
-        access_log=False,  # the application logs requests, with their ids
-        server_header=False,
-        timeout_graceful_shutdown=max(1, round(settings.shutdown_timeout)),
-    )
-    uvicorn.Server(config).run(sockets=[listener])
+    if asked is not None and asked > llm.config.max_position_embeddings:
+        logs.event("max_model_len", logging.WARNING, asked=asked, model_allows=llm.max_model_len)
+    Server(create_app(llm, settings)).run(sockets=[listener])

@@ -104,7 +104,9 @@ def keep_top(logits: Tensor, sampler: Sampler) -> Tensor:
     probabilities = ordered.masked_fill(~kept, -torch.inf).softmax(-1)
     top_p = _per_sequence(sampler.top_p, logits).to(logits.dtype)
     before = probabilities.cumsum(-1) - probabilities
-    kept = kept & ((before < top_p) | (top_p >= 1))
+    # the best one stays, also where so small a top_p is 0 in these numbers
+    best = torch.arange(logits.shape[-1], device=logits.device) == 0
+    kept = kept & ((before < top_p) | (top_p >= 1) | best)
     return torch.full_like(logits, -torch.inf).scatter(-1, index, ordered.masked_fill(~kept, -torch.inf))
 
 

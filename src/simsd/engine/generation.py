@@ -41,6 +41,11 @@ class Generation:
     def ended(self) -> bool:
         return self.sequence.finish_reason is not None
 
+    @property
+    def decoded(self) -> int:
+        """Tokens of the answer so far, in finished blocks."""
+        return len(self.sequence.generated)
+
     def read(self) -> Piece | None:
         """What is new since the last call, None where nothing is. The last piece carries the completion.
 

@@ -32,14 +32,14 @@ PAIRS = {
 def choose(name: str, value: str, allowed: Sequence[str]) -> str:
     """The value, if it is one of those allowed."""
     if value not in allowed:
-        raise ConfigError(f"{name} is {value!r}; choose one of {', '.join(allowed)}")
+        raise ConfigError(f"{name} is {value!r}; choose one of {', '.join(allowed)}", name)
     return value
 
 
 def whole(name: str, value: Any, least: int, hint: str = "") -> None:
     """Refuses what is not a whole number of at least `least`."""
     if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
-        raise ConfigError(f"{name} is {value!r}; it must be a whole number of {least} or more{hint}")
+        raise ConfigError(f"{name} is {value!r}; it must be a whole number of {least} or more{hint}", name)
 
 
 def number(name: str, value: Any, low: float, high: float, *, open_low: bool = False) -> None:
@@ -51,13 +51,13 @@ def number(name: str, value: Any, low: float, high: float, *, open_low: bool = F
     if not low <= given <= high or (open_low and given == low) or math.isinf(given):
         bounds = f"in ({low:g}, {high:g}]" if open_low else f"from {low:g} to {high:g}"
         bounds = bounds if math.isfinite(high) else f"{'above' if open_low else 'at least'} {low:g}"
-        raise ConfigError(f"{name} is {value!r}; it must be a number {bounds}")
+        raise ConfigError(f"{name} is {value!r}; it must be a number {bounds}", name)
 
 
 def truth(name: str, value: Any) -> None:
     """Refuses what is not True or False: "no" would count as true."""
     if not isinstance(value, bool):
-        raise ConfigError(f"{name} is {value!r}; it must be True or False")
+        raise ConfigError(f"{name} is {value!r}; it must be True or False", name)
 
 
 def check_engine(names: Iterable[str], max_num_seqs: Any, max_model_len: Any, trace: Any) -> None:
@@ -122,14 +122,15 @@ class DecodingOptions:
             choose("states", self.states, KINDS)
             if acceptance != "replay" and self.states != "chain":
                 raise ConfigError(
-                    f"states {self.states!r} needs acceptance 'replay'; in the draft's order there is only the chain"
+                    f"states {self.states!r} needs acceptance 'replay'; in the draft's order there is only the chain",
+                    "states",
                 )
         # under replay the target's own logits may help the draft model; the paper's case is the draft model alone
         with_model = "hybrid" if acceptance == "replay" else "model"
         drafter = choose("drafter", self.drafter or (with_model if has_draft_model else "self"), DRAFTERS)
         if drafter in ("model", "hybrid") and not has_draft_model and self.method != "none":
             raise ConfigError(
-                f"drafter {drafter!r} needs a draft model; give one, or choose drafter 'self' or 'lookup'"
+                f"drafter {drafter!r} needs a draft model; give one, or choose drafter 'self' or 'lookup'", "drafter"
             )
         if self.num_speculative_tokens != "auto":
             whole("num_speculative_tokens", self.num_speculative_tokens, 1, ", or 'auto'; 'none' is a method")
@@ -138,7 +139,8 @@ class DecodingOptions:
         whole("draft_steps", self.draft_steps, 1)
         if self.draft_steps > self.block_length:
             raise ConfigError(
-                f"draft_steps is {self.draft_steps}; it must be from 1 to the block length {self.block_length}"
+                f"draft_steps is {self.draft_steps}; it must be from 1 to the block length {self.block_length}",
+                "draft_steps",
             )
         resolved = replace(self, layout=layout, acceptance=acceptance, drafter=drafter)
         check_schedule(resolved)
@@ -169,8 +171,11 @@ class SamplingParams:
     confidence_threshold: float | None = None
     eb_threshold: float | None = None
 
-    def resolve(self, options: DecodingOptions, seed: int) -> SamplingParams:
-        """Checks everything and fills in what the options say. Raises ConfigError."""
+    def resolve(self, options: DecodingOptions, seed: int, vocab_size: int | None = None) -> SamplingParams:
+        """Checks everything (ids too, where the vocabulary is known) and fills in what the options say.
+
+        Raises: ConfigError.
+        """
         whole("max_tokens", self.max_tokens, 1)
         number("temperature", self.temperature, 0.0, HOTTEST)
         whole("top_k", self.top_k, 0, " (0 switches it off)")
@@ -181,16 +186,21 @@ class SamplingParams:
         truth("logprobs", self.logprobs)
         for name in ("stop", "stop_token_ids"):
             if not isinstance(getattr(self, name) or (), Iterable):
-                raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be a list")
+                raise ConfigError(f"{name} is {getattr(self, name)!r}; it must be a list", name)
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         if not all(isinstance(text, str) and text for text in stop):
-            raise ConfigError(f"stop is {self.stop!r}; it must be one or more non-empty strings")
+            raise ConfigError(f"stop is {self.stop!r}; it must be one or more non-empty strings", "stop")
         for token in self.stop_token_ids or ():
             whole("stop_token_ids", token, 0)
+            if vocab_size is not None and token >= vocab_size:
+                raise ConfigError(
+                    f"stop_token_ids has {token}; the vocabulary is 0 to {vocab_size - 1}", "stop_token_ids"
+                )
         if options.acceptance == "match" and self.temperature > 0:
             raise ConfigError(
                 f"acceptance 'match' is greedy, but temperature is {self.temperature:g}; "
-                "use 'rejection' or 'replay', or temperature 0"
+                "use 'rejection' or 'replay', or temperature 0",
+                "temperature",
             )
         given = {f.name: getattr(self, f.name) for f in fields(self)}
         for name in ("remasking_strategy", "confidence_threshold", "eb_threshold", "denoising_steps"):
@@ -246,4 +256,4 @@ def check_schedule(options: DecodingOptions) -> None:
         try:
             quotas(options.block_length, options.denoising_steps)
         except ValueError as error:
-            raise ConfigError(str(error)) from None
+            raise ConfigError(str(error), "denoising_steps") from None

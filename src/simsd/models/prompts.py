@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from simsd.errors import PromptError
+from simsd.errors import LongPromptError, PromptError
 from simsd.models.config import ModelConfig
 from simsd.models.tokenizer import Tokenizer
 
@@ -51,8 +51,8 @@ def prompt_ids(prompt: Any, tokenizer: Tokenizer, config: ModelConfig, max_model
     if not ids:
         raise PromptError("the prompt is empty; give at least one token")
     if len(ids) >= max_model_len:
-        raise PromptError(
-            f"the prompt has {len(ids)} tokens, but prompt and answer together may have {max_model_len}; "
-            "shorten it, or raise max_model_len where the model allows it"
+        raise LongPromptError(
+            f"the prompt has {len(ids)} tokens, but prompt and answer together may have {max_model_len}",
+            "shorten it, or raise max_model_len where the model allows it",
         )
     return ids

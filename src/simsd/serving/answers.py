@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import contextmanager
 
 from simsd.engine.completion import Completion, Message, Prompt
 from simsd.engine.generation import Generation
+from simsd.errors import ConfigError, PromptError
 from simsd.llm import LLM
 from simsd.serving.engine import Engine, Job, Update
-from simsd.serving.errors import ApiError
+from simsd.serving.errors import ApiError, as_api_error
+from simsd.serving.logs import shortened
 from simsd.serving.pool import Pool
 from simsd.serving.schemas import ChatRequest, CompletionRequest
 from simsd.serving.settings import ServerSettings
@@ -59,7 +62,7 @@ async def ask(
     arrived = time.monotonic()
     if request.model is not None and request.model != settings.model_name:
         raise ApiError(
-            f"the model {request.model!r} does not exist here; this server has {settings.model_name!r}",
+            f"the model {shortened(request.model)!r} does not exist here; this server has {settings.model_name!r}",
             status=404,
             param="model",
             code="model_not_found",
@@ -70,7 +73,8 @@ async def ask(
     if count > engine.capacity:
         raise ApiError(f"{count} answers are asked for at once; this server takes {engine.capacity}", param="n")
     engine.check_room(count)  # before any work is done for a request that cannot stay
-    llm = pool.lease(request.simsd.decoding(), trace=request.simsd.stream_rounds, count=count)
+    with naming_fields(request):
+        llm = pool.lease(request.simsd.decoding(), trace=request.simsd.stream_rounds, count=count)
     try:
         loop, updates = asyncio.get_running_loop(), asyncio.Queue[Update]()
 
@@ -78,7 +82,8 @@ async def ask(
             loop.call_soon_threadsafe(updates.put_nowait, update)
 
         # a long text takes a while to tokenize, and the others' streams go on meanwhile
-        generations = await asyncio.to_thread(_open, llm, request, settings)
+        with naming_fields(request):
+            generations = await asyncio.to_thread(_open, llm, request, settings)
         jobs = [
             Job(request_id, choice, llm, generation, deliver, settings.request_timeout, arrived)
             for choice, generation in enumerate(generations)
@@ -88,6 +93,23 @@ async def ask(
         pool.release(llm, count)
         raise
     return Answers(engine, jobs, updates)
+
+
+@contextmanager
+def naming_fields(request: ChatRequest | CompletionRequest) -> Iterator[None]:
+    """Errors about an option or the prompt become those about the request's field. Raises: ApiError."""
+    try:
+        yield
+    except PromptError as error:
+        told = as_api_error(error, "")
+        told.param = request.PROMPT
+        raise told from None
+    except ConfigError as error:
+        field = None if error.option is None else request.field_of(error.option)
+        message = str(error)
+        if field is not None and message.startswith(f"{error.option} "):
+            message = field + message.removeprefix(error.option or "")
+        raise ApiError(message, param=field) from None
 
 
 def _open(llm: LLM, request: ChatRequest | CompletionRequest, settings: ServerSettings) -> list[Generation]:

@@ -10,27 +10,27 @@ from contextlib import asynccontextmanager, suppress
 from fastapi import FastAPI, Request
 from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
-from starlette.middleware.cors import CORSMiddleware
 from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
 
 from simsd import __version__
+from simsd.engine.options import SamplingParams
 from simsd.errors import SimsdError
 from simsd.llm import LLM
-from simsd.serving.answers import Answers, ask
-from simsd.serving.connection import ClientGone, EventStream, until_gone
+from simsd.serving.endpoints import Answering
 from simsd.serving.engine import Engine
 from simsd.serving.errors import ApiError, as_api_error
-from simsd.serving.logs import event
+from simsd.serving.logs import event, shortened
 from simsd.serving.metrics import Metrics
-from simsd.serving.middleware import ApiKey, RequestLog, WholeBody, refuse
-from simsd.serving.openai_format import ChatEndpoint, CompletionEndpoint, Endpoint, model_card
-from simsd.serving.page import Page
+from simsd.serving.middleware import ApiKey, Cors, RequestLog, WholeBody, refuse
+from simsd.serving.openai_format import ChatEndpoint, CompletionEndpoint, model_card
+from simsd.serving.page import page_routes
 from simsd.serving.pool import Pool
-from simsd.serving.schemas import ChatRequest, CompletionRequest, parse
+from simsd.serving.schemas import ChatRequest, CompletionRequest
 from simsd.serving.settings import ServerSettings
-from simsd.serving.streams import ChunkWriter, events, first_of
 
-CLIENT_LEFT = 499  # nobody reads it but the log
+READ = ["GET", "HEAD"]
+WARM_UP = SamplingParams(max_tokens=16, ignore_eos=True)
 
 
 def create_app(llm: LLM, settings: ServerSettings | None = None, engine_name: str = "0") -> FastAPI:
@@ -45,88 +45,64 @@ def create_app(llm: LLM, settings: ServerSettings | None = None, engine_name: st
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        await asyncio.to_thread(_warm_up, llm)
+        await asyncio.to_thread(_warm_up, pool)
         engine.start()
         try:
             yield
         finally:
-            await asyncio.to_thread(engine.close, settings.shutdown_timeout)
+            await asyncio.to_thread(engine.close, 0.0)  # who serves this has given the requests their time
             event("stopped", model=settings.model_name)
 
     # no generated schema: the interface is OpenAI's, and what differs is in docs/serving.md
-    app = FastAPI(title="simsd", version=__version__, lifespan=lifespan, openapi_url=None)
-    app.state.engine, app.state.pool, app.state.metrics = engine, pool, metrics
+    app = FastAPI(title="simsd", version=__version__, lifespan=lifespan, openapi_url=None, redirect_slashes=False)
+    app.state.engine, app.state.pool, app.state.metrics, app.state.settings = engine, pool, metrics, settings
     _add_middleware(app, metrics, settings)
     _add_error_handlers(app)
     _add_status_routes(app, engine, metrics, llm, settings)
 
-    @app.post("/v1/chat/completions")
-    async def chat_completions(request: Request) -> Response:
-        asked = parse(ChatRequest, request.headers.get("content-type", ""), await request.body())
-        return await answer(request, asked, ChatEndpoint)
-
-    @app.post("/v1/completions")
-    async def completions(request: Request) -> Response:
-        asked = parse(CompletionRequest, request.headers.get("content-type", ""), await request.body())
-        return await answer(request, asked, CompletionEndpoint)
-
-    async def answer(request: Request, asked: ChatRequest | CompletionRequest, kind: type[Endpoint]) -> Response:
-        try:
-            return await until_gone(respond(request, asked, kind), request.receive)
-        except ClientGone:
-            return Response(status_code=CLIENT_LEFT)
-
-    async def respond(request: Request, asked: ChatRequest | CompletionRequest, kind: type[Endpoint]) -> Response:
-        answers = await ask(asked, request.state.request_id, pool, engine, settings)
-        endpoint = kind(settings.model_name, answers.method, llm.tokenizer)
-        try:
-            if asked.stream:
-                return await stream(request, asked, answers, endpoint)
-            found = await answers.completions()
-        except BaseException:
-            answers.cancel()
-            raise
-        return JSONResponse(endpoint.whole(found, len(asked.prompts)))
-
-    async def stream(
-        request: Request, asked: ChatRequest | CompletionRequest, answers: Answers, endpoint: Endpoint
-    ) -> Response:
-        updates = await first_of(answers.updates())
-        writer = ChunkWriter(endpoint, asked, len(answers.jobs))
-        told = events(updates, writer, request.state.request_id)
-        return EventStream(told, settings.stall_timeout, on_leave=answers.cancel)
-
-    app.mount("/", Page())  # last: it answers for every path that is left
+    for path, schema, envelope in (
+        ("/v1/chat/completions", ChatRequest, ChatEndpoint),
+        ("/v1/completions", CompletionRequest, CompletionEndpoint),
+    ):
+        answering = Answering(schema, envelope, pool, engine, settings, llm.tokenizer)
+        app.router.routes.append(Route(path, answering, methods=["POST"]))
+    app.router.routes.extend(page_routes())
     return app
 
 
-def _warm_up(llm: LLM) -> None:
-    """What takes seconds once: measuring the forwards, and loading the library that renders chat templates."""
-    llm.prepare()
-    if llm.tokenizer.chat_template is not None:
-        with suppress(SimsdError):  # a template may refuse this one; the requests will tell
-            llm.tokenizer.apply_chat_template([{"role": "user", "content": "Hello"}])
+def _warm_up(pool: Pool) -> None:
+    """What takes long once: measuring the forwards, making caches, and the first call of everything a request needs."""
+    with suppress(SimsdError):  # of options or a template that refuse this; the requests will tell
+        llm = pool.lease({})
+        try:
+            llm.prepare()
+            if llm.tokenizer.chat_template is None:
+                llm.generate("Hello", WARM_UP)
+            else:
+                llm.chat([{"role": "user", "content": "Hello"}], WARM_UP)
+        finally:
+            pool.release(llm)
 
 
 def _add_status_routes(app: FastAPI, engine: Engine, metrics: Metrics, llm: LLM, settings: ServerSettings) -> None:
-    model = model_card(settings.model_name, int(time.time()), llm)
+    model = model_card(settings.model_name, int(time.time()), llm, settings.defaults.temperature)
 
-    @app.get("/v1/models")
+    @app.api_route("/v1/models", methods=READ)
     async def models() -> Response:
         return JSONResponse({"object": "list", "data": [model]})
 
-    @app.get("/v1/models/{name:path}")
+    @app.api_route("/v1/models/{name:path}", methods=READ)
     async def one_model(name: str) -> Response:
         if name != settings.model_name:
-            raise ApiError(f"the model {name!r} does not exist here", status=404, code="model_not_found")
+            raise ApiError(f"the model {shortened(name)!r} does not exist here", status=404, code="model_not_found")
         return JSONResponse(model)
 
-    @app.get("/health")
+    @app.api_route("/health", methods=READ)
     async def health() -> Response:
         alive = engine.alive and llm.alive
         return JSONResponse({"status": "ok" if alive else "down"}, status_code=200 if alive else 503)
 
-    @app.get("/metrics")
+    @app.api_route("/metrics", methods=READ)
     async def scrape() -> Response:
         return Response(metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
@@ -137,9 +113,7 @@ def _add_middleware(app: FastAPI, metrics: Metrics, settings: ServerSettings) ->
     if settings.api_key is not None:
         app.add_middleware(ApiKey, key=settings.api_key)
     if settings.allow_origins:
-        app.add_middleware(
-            CORSMiddleware, allow_origins=list(settings.allow_origins), allow_methods=["*"], allow_headers=["*"]
-        )
+        app.add_middleware(Cors, allow_origins=list(settings.allow_origins), allow_methods=["*"], allow_headers=["*"])
     app.add_middleware(RequestLog, metrics=metrics)
 
 
@@ -150,7 +124,7 @@ def _add_error_handlers(app: FastAPI) -> None:
     async def of_http(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         kind = "invalid_request_error" if error.status_code < 500 else "server_error"
-        message = f"{request.method} {request.url.path}: {error.detail}"
+        message = f"{request.method} {shortened(request.url.path)}: {error.detail}"
         return refuse(ApiError(message, status=error.status_code, kind=kind), dict(error.headers or {}))
 
     app.add_exception_handler(SimsdError, known)

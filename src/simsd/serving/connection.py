@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from typing import Any, TypeVar
 
 import anyio
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
-
-from simsd.serving.logs import event
 
 T = TypeVar("T")
 
@@ -40,10 +37,9 @@ async def _gone(receive: Receive) -> None:
 
 
 class EventStream(Response):
-    """Server-sent events as they come. A client that takes none in for `stall` seconds is given up."""
+    """Server-sent events as they come. Raises TimeoutError where the client takes none in for `stall` seconds."""
 
-    def __init__(self, events: AsyncIterator[bytes], stall: float, on_leave: Callable[[], None]) -> None:
-        """on_leave: called when the stream is over, however it ended."""
+    def __init__(self, events: AsyncIterator[bytes], stall: float) -> None:
         super().__init__(
             media_type="text/event-stream",
             headers={"cache-control": "no-cache", "x-accel-buffering": "no"},  # proxies must not collect chunks
@@ -51,18 +47,8 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._events = events
         self._stall = stall
-        self._on_leave = on_leave
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            await until_gone(self._send_all(send), receive)
-        except (ClientGone, TimeoutError) as error:
-            reason = "closed" if isinstance(error, ClientGone) else "stalled"
-            event("client_gone", logging.INFO, request_id=scope.get("state", {}).get("request_id"), reason=reason)
-        finally:
-            self._on_leave()
-
-    async def _send_all(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
         async for data in self._events:
             await self._send(send, data, more=True)

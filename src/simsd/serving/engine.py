@@ -22,6 +22,8 @@ from simsd.serving.logs import event
 from simsd.serving.metrics import Metrics
 from simsd.serving.pool import Pool
 
+LAST_ROUND = 5.0  # seconds that a round under way gets at the end; its thread is left to itself then
+
 
 @dataclass(frozen=True)
 class Update:
@@ -95,7 +97,8 @@ class Engine:
                 raise shutting_down()
             if self.open_jobs + count > self.capacity:
                 turns = math.ceil((self.open_jobs + count - self.capacity) / self.slots)
-                raise queue_full(len(self._waiting), min(60, max(1, math.ceil(turns * self._seconds))))
+                waiting = max(0, self.open_jobs - self.slots)  # the others are about to begin
+                raise queue_full(waiting, count, min(60, max(1, math.ceil(turns * self._seconds))))
 
     def submit(self, jobs: Sequence[Job]) -> None:
         """Queues all of them or none. Raises as `check_room`."""
@@ -111,18 +114,30 @@ class Engine:
                 job.cancelled = True
             self._changed.notify()
 
+    def abort(self) -> None:
+        """Accepts nothing more, and tells the clients of all jobs so at once: no round under way is waited for."""
+        with self._changed:
+            self._closing = True
+            for job in (*self._waiting, *self._running):
+                self._deliver(job, Update(job.choice, error=shutting_down()))
+                job.cancelled = True
+            self._changed.notify()
+
     def close(self, grace: float) -> None:
-        """Accepts nothing more, finishes what is there, and after `grace` seconds ends the rest with an error."""
+        """Accepts nothing more, finishes what is there for `grace` seconds, and ends the rest with an error.
+
+        A round under way then is waited for, but no longer than `LAST_ROUND`.
+        """
         with self._changed:
             self._closing = True
             self._changed.notify()
         if not self._thread.ident:
             return
         self._thread.join(grace)
-        with self._changed:
-            for job in (*self._waiting, *self._running):
-                job.timeout = -1.0
-        self._thread.join()
+        self.abort()
+        self._thread.join(LAST_ROUND)
+        if self.alive:
+            event("engine_stuck", logging.ERROR, waited_seconds=LAST_ROUND)
 
     def turn(self) -> None:
         """Lets go of who is to leave, fills free places, and runs one round of every set of options in use.
@@ -165,7 +180,7 @@ class Engine:
             if job.cancelled:
                 self._end(job, "abort")
             else:
-                self._fail(job, shutting_down() if job.timeout < 0 else timed_out(job.timeout))
+                self._fail(job, timed_out(job.timeout))
 
     @staticmethod
     def _late(job: Job, now: float) -> bool:
@@ -213,7 +228,7 @@ class Engine:
             if piece is not None or rounds:
                 self._deliver(job, Update(job.choice, piece, rounds))
             return
-        self._end(job, piece.completion.finish_reason, piece.completion.stats.tokens)
+        self._end(job, piece.completion.finish_reason)
         self._deliver(job, Update(job.choice, piece, rounds))
 
     def _time_tokens(self, job: Job, count: int) -> None:
@@ -231,7 +246,7 @@ class Engine:
         self._end(job, "error")
         self._deliver(job, Update(job.choice, error=as_api_error(error, job.request_id)))
 
-    def _end(self, job: Job, reason: str, tokens: int = 0) -> None:
+    def _end(self, job: Job, reason: str) -> None:
         """The job leaves: before its client hears of it, so that whoever asks then finds the place free."""
         now = time.monotonic()
         with self._changed:
@@ -242,6 +257,7 @@ class Engine:
         if job.started is not None:
             self._seconds += 0.1 * (now - job.started - self._seconds)
         decode = None if job.first_token is None else now - job.first_token
+        tokens = job.generation.decoded
         self._metrics.ended(reason, seconds, decode, tokens)
         event(
             "finished",

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from http import HTTPStatus
 from typing import Any
 
-from simsd.errors import ModelError, NumericalError, SimsdError, WorkerError
+from simsd.errors import LongPromptError, ModelError, NumericalError, SimsdError, WorkerError
+from simsd.serving.logs import shortened
+
+MOST_MESSAGE = 380  # characters: what a client sent may be as long as a body, and its quotation not
 
 
 class ApiError(SimsdError):
@@ -33,17 +38,18 @@ class ApiError(SimsdError):
     def to_dict(self) -> dict[str, Any]:
         """The body of the response."""
         # a message may quote what the client sent, which need not be valid Unicode
-        message = str(self).encode("utf-8", "backslashreplace").decode("utf-8")
-        return {"error": {"message": message, "type": self.kind, "param": self.param, "code": self.code}}
+        message = shortened(str(self), MOST_MESSAGE).encode("utf-8", "backslashreplace").decode("utf-8")
+        param = None if self.param is None else shortened(self.param)
+        return {"error": {"message": message, "type": self.kind, "param": param, "code": self.code}}
 
     @property
     def headers(self) -> dict[str, str]:
         return {} if self.retry_after is None else {"retry-after": str(self.retry_after)}
 
 
-def queue_full(waiting: int, retry_after: int) -> ApiError:
+def queue_full(waiting: int, count: int, retry_after: int) -> ApiError:
     return ApiError(
-        f"{waiting} requests are waiting already; try again in {retry_after} s",
+        f"{waiting} answers are waited for already, and {count} more are too many; try again in {retry_after} s",
         status=429,
         kind="rate_limit_error",
         code="queue_full",
@@ -80,6 +86,10 @@ def shutting_down() -> ApiError:
     )
 
 
+def request_late(seconds: float) -> ApiError:
+    return ApiError(f"the request did not arrive within {seconds:g} s", status=408, kind="timeout_error")
+
+
 def internal(request_id: str) -> ApiError:
     return ApiError(
         f"the server failed on this request; its log has the details under request id {request_id}",
@@ -99,6 +109,15 @@ def no_memory() -> ApiError:
     )
 
 
+def raw_response(error: ApiError) -> bytes:
+    """The whole response, for a connection on which no request was understood; it is closed then."""
+    body = json.dumps(error.to_dict()).encode()
+    headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
+    lines = [f"HTTP/1.1 {error.status} {HTTPStatus(error.status).phrase}"]
+    lines += [f"{name}: {value}" for name, value in (headers | error.headers).items()]
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
 def as_api_error(error: BaseException, request_id: str) -> ApiError:
     """What the client is told about an error of the library, or about one that nobody foresaw."""
     if isinstance(error, ApiError):
@@ -109,6 +128,8 @@ def as_api_error(error: BaseException, request_id: str) -> ApiError:
         return ApiError(str(error), status=503, kind="server_error", code="worker_lost")
     if isinstance(error, ModelError):
         return ApiError(str(error), code="model_error")
+    if isinstance(error, LongPromptError):  # without the advice, which is for operators
+        return ApiError(f"{error.told}; shorten it", code="context_length_exceeded")
     if isinstance(error, SimsdError):
         return ApiError(str(error))
     # torch's own class is told by its name: it differs between devices

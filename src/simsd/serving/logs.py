@@ -8,12 +8,23 @@ import sys
 import time
 from typing import Any, TextIO
 
+MOST = 200  # characters of a value: a path may be as long as its client likes
+
+# What uvicorn says about a request that has a line of ours, with its sender or its id.
+TOLD = frozenset({"Invalid HTTP request received.", "ASGI callable returned without completing response."})
+
 LOGGER = logging.getLogger("simsd.serving")
 
 
 def event(name: str, level: int = logging.INFO, *, failure: BaseException | None = None, **fields: Any) -> None:
     """Logs what happened, with its figures. failure: an exception whose traceback belongs in the log."""
-    LOGGER.log(level, name, extra={"fields": fields}, exc_info=failure)
+    short = {key: shortened(value) if isinstance(value, str) else value for key, value in fields.items()}
+    LOGGER.log(level, name, extra={"fields": short}, exc_info=failure)
+
+
+def shortened(text: str, most: int = MOST) -> str:
+    """A text without its middle, if it is longer than `most`."""
+    return text if len(text) <= most else f"{text[: most // 2]} ... {text[-(most // 2 - 5) :]}"
 
 
 class JsonLines(logging.Formatter):
@@ -43,6 +54,7 @@ def to_stream(style: str, stream: TextIO | None = None) -> None:
     """Sends the server's log, and uvicorn's warnings, to a stream (standard error) in one of `FORMATS`."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(FORMATS[style]())
+    handler.addFilter(lambda record: record.getMessage() not in TOLD)
     for name, level in ((LOGGER.name, logging.INFO), ("uvicorn", logging.WARNING)):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False

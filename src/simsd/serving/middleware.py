@@ -9,11 +9,12 @@ import time
 
 import anyio
 from starlette.datastructures import Headers, MutableHeaders
-from starlette.responses import JSONResponse
+from starlette.middleware.cors import CORSMiddleware
+from starlette.responses import JSONResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from simsd.serving.errors import ApiError, as_api_error
-from simsd.serving.logs import event
+from simsd.serving.logs import event, shortened
 from simsd.serving.metrics import Metrics
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
@@ -83,6 +84,17 @@ class ApiKey:
         return scheme.lower() == "bearer" and secrets.compare_digest(key.strip().encode(), self._key)
 
 
+class Cors(CORSMiddleware):
+    """Starlette's, with the error object for who is refused."""
+
+    def preflight_response(self, request_headers: Headers) -> Response:
+        response = super().preflight_response(request_headers)
+        if response.status_code < 400:
+            return response
+        error = ApiError("pages of this origin may not call this server; its operator allows them by --allow-origin")
+        return refuse(error, {name: value for name, value in response.headers.items() if name != "content-length"})
+
+
 class WholeBody:
     """Reads the body before the application sees the request: not more than `most` bytes, and not for ever."""
 
@@ -96,7 +108,9 @@ class WholeBody:
             await self._app(scope, receive, send)
             return
         try:
-            self._check_length(Headers(scope=scope).get("content-length", ""))
+            headers = Headers(scope=scope)
+            self._check_encoding(headers.get("content-encoding", ""))
+            self._check_length(headers.get("content-length", ""))
             with anyio.fail_after(self._patience):
                 body = await self._read(receive)
         except TimeoutError:
@@ -107,6 +121,11 @@ class WholeBody:
         else:
             if body is not None:
                 await self._app(scope, _replay(body, receive), send)
+
+    @staticmethod
+    def _check_encoding(encoding: str) -> None:
+        if encoding.strip().lower() not in ("", "identity"):
+            raise ApiError(f"the content encoding is {shortened(encoding)!r}; send the body as it is", status=415)
 
     def _check_length(self, length: str) -> None:
         if length.isdecimal() and int(length[:20]) > self._most:

@@ -155,11 +155,11 @@ def usage(completions: Sequence[Completion], prompts: int) -> Json:
     }
 
 
-def model_card(name: str, created: int, llm: LLM) -> Json:
+def model_card(name: str, created: int, llm: LLM, temperature: float) -> Json:
     """The object of a model: OpenAI's fields, vLLM's `max_model_len`, and the server's own defaults."""
     options = asdict(llm.options)
     shown = ("method", "num_speculative_tokens", "block_length", "remasking_strategy")
-    own = {"embedded": llm.embedded} | {key: options[key] for key in shown}
+    own = {"embedded": llm.embedded, "temperature": temperature} | {key: options[key] for key in shown}
     card = {"id": name, "object": "model", "created": created, "owned_by": "simsd"}
     return card | {"max_model_len": llm.max_model_len, "simsd": own}
 

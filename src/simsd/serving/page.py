@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
-from starlette.responses import Response
+from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import Scope
+from starlette.types import Receive, Scope, Send
 
 POLICY = {
     "default-src": "'none'",
@@ -29,13 +29,24 @@ HEADERS = {
 }
 
 
-class Page(StaticFiles):
-    """The files of the page; "/" is its index."""
+FOLDER = Path(str(resources.files("simsd.serving") / "playground"))
 
-    def __init__(self) -> None:
-        super().__init__(directory=Path(str(resources.files("simsd.serving") / "playground")), html=True)
 
-    async def get_response(self, path: str, scope: Scope) -> Response:
-        response = await super().get_response(path, scope)
+def page_routes() -> list[Route]:
+    """A path for each file of the page, and no other; "/" is its index."""
+    return [Route("/", _File("index.html"), methods=["GET"])] + [
+        Route(f"/{file.name}", _File(file.name), methods=["GET"]) for file in sorted(FOLDER.iterdir()) if file.is_file()
+    ]
+
+
+class _File(StaticFiles):
+    """One file, under the policy."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(directory=FOLDER)
+        self._name = name
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self.get_response(self._name, scope)
         response.headers.update(HEADERS)
-        return response
+        await response(scope, receive, send)

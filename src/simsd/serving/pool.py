@@ -39,7 +39,9 @@ class Pool:
         fresh = self._base.with_options(**changes, trace=trace)  # cheap: caches are made when they are first used
         options = fresh.options
         if options.method != "none" and options.drafter == "trajectory":
-            raise ConfigError("drafter 'trajectory' needs a recorded decoding, which a request cannot bring along")
+            raise ConfigError(
+                "drafter 'trajectory' needs a recorded decoding, which a request cannot bring along", "drafter"
+            )
         with self._lock:
             entry = self._entries.pop((options, trace), None)
             if entry is None:

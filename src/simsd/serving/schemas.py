@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from simsd.engine.options import SamplingParams
 from simsd.serving.errors import ApiError
+from simsd.serving.logs import shortened
 
 # Fields that may have any value, since they do not change the text.
 HARMLESS = frozenset(
@@ -56,7 +57,7 @@ class Extension(BaseModel):
 
     method: str | None = None
     drafter: str | None = None
-    num_speculative_tokens: int | None = Field(default=None, le=MOST_DRAFTED)
+    num_speculative_tokens: int | str | None = None
     draft_steps: int | None = None
     states: str | None = None
     remasking_strategy: str | None = None
@@ -69,6 +70,13 @@ class Extension(BaseModel):
     stream_steps: bool = False
     stream_rounds: bool = False
     stream_layouts: bool = False
+
+    @field_validator("num_speculative_tokens")
+    @classmethod
+    def _bounded_window(cls, value: int | str | None) -> int | str | None:
+        if value is not None and value != "auto" and (isinstance(value, str) or value > MOST_DRAFTED):
+            raise ValueError(f"{value!r} tokens are asked for; give 1 to {MOST_DRAFTED}, or 'auto'")
+        return value
 
     def decoding(self) -> dict[str, Any]:
         """The options given that belong to an `LLM`."""
@@ -96,6 +104,7 @@ class ApiRequest(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow")
 
     DEFAULT_TOKENS: ClassVar[int]
+    PROMPT: ClassVar[str]  # the field that holds it
 
     model: str | None = None
     n: int | None = Field(default=None, ge=1, le=MOST_CHOICES)
@@ -127,9 +136,13 @@ class ApiRequest(BaseModel):
             if name in HARMLESS or value is None:
                 continue
             if name not in NEUTRAL:
-                raise ApiError(f"unknown field {name!r}; options of this server's own go under 'simsd'", param=name)
+                raise ApiError(
+                    f"unknown field {shortened(name)!r}; options of this server's own go under 'simsd'", param=name
+                )
             if value not in NEUTRAL[name]:
                 raise ApiError(f"{name} is not supported by this server; leave it out", param=name)
+        if not self.stream and self.stream_options is not None:
+            raise ApiError("stream_options needs 'stream': true", param="stream_options")
         if not self.stream and (self.simsd.stream_steps or self.simsd.stream_rounds):
             raise ApiError("simsd.stream_steps and simsd.stream_rounds need 'stream': true", param="simsd")
         if self.simsd.stream_layouts and not self.simsd.stream_rounds:
@@ -153,6 +166,12 @@ class ApiRequest(BaseModel):
     @property
     def most_tokens(self) -> int | None:
         return self.max_tokens
+
+    def field_of(self, option: str) -> str | None:
+        """Where a request has this option of the library; None where it has it nowhere."""
+        if option in ApiRequest.model_fields:
+            return option
+        return f"simsd.{option}" if option in Extension.model_fields else None
 
     def sampling(self, defaults: SamplingParams, max_tokens: int | None, choice: int) -> SamplingParams:
         """The parameters of one answer; each of several has a seed of its own.
@@ -195,6 +214,7 @@ class ChatRequest(ApiRequest):
     """POST /v1/chat/completions."""
 
     DEFAULT_TOKENS = UNLIMITED
+    PROMPT = "messages"
 
     messages: list[Message] = Field(min_length=1)
     max_completion_tokens: int | None = None
@@ -216,6 +236,10 @@ class ChatRequest(ApiRequest):
     def most_tokens(self) -> int | None:
         return self.max_tokens if self.max_completion_tokens is None else self.max_completion_tokens
 
+    def field_of(self, option: str) -> str | None:
+        newer = option == "max_tokens" and self.max_completion_tokens is not None
+        return "max_completion_tokens" if newer else super().field_of(option)
+
     @property
     def prompts(self) -> list[list[dict[str, str]]]:
         """One conversation."""
@@ -226,9 +250,17 @@ class CompletionRequest(ApiRequest):
     """POST /v1/completions."""
 
     DEFAULT_TOKENS = 16
+    PROMPT = "prompt"
 
     prompt: str | list[int] | list[str] | list[list[int]]
     logprobs: int | None = None
+
+    @field_validator("prompt", mode="before")
+    @classmethod
+    def _one_kind(cls, value: Any) -> Any:
+        if isinstance(value, list) and len({type(one) for one in value}) > 1:
+            raise ValueError("its items are of several kinds; give a text, token ids, or a list of either")
+        return value
 
     @field_validator("logprobs")
     @classmethod
@@ -258,7 +290,7 @@ def parse(kind: type[R], content_type: str, body: bytes) -> R:
     """The request in a body. Raises ApiError, naming the field that is wrong."""
     # a page of another site may send any other type without asking the browser's leave
     if content_type.partition(";")[0].strip().lower() != "application/json":
-        raise ApiError(f"the content type is {content_type!r}; send application/json", status=415)
+        raise ApiError(f"the content type is {shortened(content_type)!r}; send application/json", status=415)
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:

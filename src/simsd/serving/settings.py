@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from simsd.engine.options import SamplingParams, number, whole
 from simsd.errors import ConfigError
+
+ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[^/?#\s@]+", re.IGNORECASE)  # as browsers send it: without a path
 
 
 @dataclass(frozen=True)
@@ -43,5 +46,8 @@ class ServerSettings:
             whole("max_tokens", self.max_tokens, 1)
         for name in ("request_timeout", "shutdown_timeout", "stall_timeout"):
             number(name, getattr(self, name), 0.0, 1e9, open_low=name != "shutdown_timeout")
+        for origin in self.allow_origins:
+            if origin != "*" and not ORIGIN.fullmatch(origin):
+                raise ConfigError(f"the allowed origin {origin!r} is none; give one such as https://example.com, or *")
         if self.api_key is not None and not (self.api_key.isascii() and self.api_key.strip()):
             raise ConfigError("the API key is empty or not ASCII; give one that fits into an HTTP header")

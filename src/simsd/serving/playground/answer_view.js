@@ -21,9 +21,9 @@ export class AnswerView {
     this._error.setAttribute("role", "alert");
     this._look = button("Look at its rounds", "link", () => openRounds(answer, 0));
     this._look.hidden = true;
-    const body = make("p", "answer", this._text, this._cells);
-    body.addEventListener("click", (event) => this._clicked(event));
-    this.node = make("div", "answer-box", body, this._error, this._note, this._figures, this._look);
+    this._body = make("p", "answer", this._text, this._cells);
+    this._body.addEventListener("click", (event) => this._clicked(event));
+    this.node = make("div", "answer-box", this._body, this._error, this._note, this._figures, this._look);
     this.update = oncePerFrame(() => {
       this._update();
       drawn();
@@ -41,6 +41,7 @@ export class AnswerView {
     this._shown = { pieces: answer.pieces.length, rounds: answer.rounds.length };
     this.node.classList.toggle("waiting", !answer.ended && answer.rounds.length === 0);
     this._error.textContent = answer.error ?? "";
+    this._body.hidden = Boolean(answer.error) && !answer.text; // no empty line above it
     this._note.textContent = answer.ended ? ENDS[answer.ended] : answer.rounds.length ? "" : "waiting for the server …";
     if (answer.rounds.length) this._figures.replaceChildren(...figureNodes(answer));
     this._look.hidden = !answer.ended || answer.rounds.length === 0;

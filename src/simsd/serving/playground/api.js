@@ -2,6 +2,9 @@
 
 import { sentence } from "./dom.js";
 
+const MISSING = "This server asks for a key. Whoever runs it can give you one.";
+const WRONG = "This key is not the server's; look for a slip, or ask whoever runs it.";
+
 /** A failure in one sentence. */
 export class ApiError extends Error {}
 
@@ -41,9 +44,9 @@ export class Api {
       const headers = { ...options.headers, ...(this._key && { authorization: `Bearer ${this._key}` }) };
       const response = await reach(path, { ...options, headers });
       if (response.ok) return response;
-      const error = await failure(response);
-      const key = response.status === 401 ? await this._askForKey(error.message) : null;
-      if (key === null) throw error;
+      if (response.status !== 401) throw await failure(response);
+      const key = await this._askForKey(this._key ? WRONG : MISSING);
+      if (key === null) throw new ApiError("This server answers only with its key.");
       this._key = key;
     }
   }

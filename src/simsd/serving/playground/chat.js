@@ -6,6 +6,7 @@ import { follow, record } from "./asking.js";
 import { get, make } from "./dom.js";
 import * as settings from "./settings.js";
 import { slower } from "./tape.js";
+
 const MARGIN = 12; // pixels between an answer and the composer
 
 export class Chat {
@@ -14,6 +15,7 @@ export class Chat {
     this._page = page;
     this._messages = [];
     this._running = null; // an AbortController
+    settings.fillMethods(get("method"), "");
     get("composer").addEventListener("submit", (event) => {
       event.preventDefault();
       this.ask(get("question").value);

@@ -24,9 +24,11 @@ function setUpTabs() {
   for (const [index, name] of TABS.entries()) {
     get(`tab-${name}`).addEventListener("click", () => openTab(name));
     get(`tab-${name}`).addEventListener("keydown", (event) => {
-      const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-      if (!step) return;
-      const next = TABS[(index + step + TABS.length) % TABS.length];
+      const last = TABS.length - 1;
+      const to = { ArrowLeft: index || last + 1, ArrowRight: index + 2, Home: 1, End: last + 1 }[event.key];
+      if (!to) return;
+      event.preventDefault();
+      const next = TABS[(to - 1) % TABS.length];
       openTab(next);
       get(`tab-${next}`).focus();
     });

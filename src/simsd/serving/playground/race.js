@@ -23,10 +23,21 @@ export class Race {
       this.start(get("race-question").value);
     });
     get("race-stop").addEventListener("click", () => this.stop());
+    for (const side of SIDES) {
+      get(`method-${side}`).addEventListener("change", () => this._forget());
+      get(`window-${side}`).addEventListener("input", () => this._forget());
+    }
   }
 
   stop() {
     this._running?.abort();
+  }
+
+  /** What was decoded in another way than the controls now say must not stand beside them. */
+  _forget() {
+    if (this._running) return;
+    get("result").replaceChildren();
+    for (const side of SIDES) get(`lane-${side}`).replaceChildren(make("p", "hint", "Ready."));
   }
 
   async start(question) {

@@ -11,9 +11,10 @@ const METHODS = {
 
 const SLOW_MOTION = "10"; // the embedded pair writes an answer within a blink
 
-/** Fills a select with the methods. standard: the server's own, null where it is not to be left to the server. */
+/** Fills a select with the methods. standard: the server's own, "" while it is not known, null where
+ * it is not to be left to the server. */
 export function fillMethods(select, standard) {
-  const own = standard === null ? [] : [new Option(`the server's own: ${standard}`, "")];
+  const own = standard === null ? [] : [new Option(standard ? `the server's own: ${standard}` : "the server's own", "")];
   select.replaceChildren(...own, ...Object.entries(METHODS).map(([name, text]) => new Option(text, name)));
 }
 
@@ -23,6 +24,7 @@ export function setUp(card) {
   fillMethods(get("method"), own.method);
   get("schedule").options[0].text = `the server's own: ${own.remasking_strategy}`;
   for (const id of ["window", "window-left", "window-right"]) get(id).placeholder = String(own.num_speculative_tokens);
+  get("temperature").placeholder = String(own.temperature);
   for (const side of ["", "-left", "-right"]) pair(get(`method${side}`), get(`window${side}`), own.method);
   get("remember").checked = !own.embedded;
   if (own.embedded) get("pace").value = SLOW_MOTION;

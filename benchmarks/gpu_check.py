@@ -1,0 +1,119 @@
+"""Is it right on this device, and how fast? Correctness first, then timings; a few minutes on a GPU.
+
+    python benchmarks/gpu_check.py                       # the embedded pair on CUDA
+    python benchmarks/gpu_check.py --device cpu --limit 1 --max-tokens 16
+    python benchmarks/gpu_check.py --model JetLM/SDAR-8B-Chat --draft-model JetLM/SDAR-1.7B-Chat --dtype bfloat16
+
+Exit code 1 if an exact method's text is not ordinary decoding's in float64. In the model's own dtype the share of equal
+texts is told: kernels that choose their algorithm by the number of rows may turn a tie (docs/design/exactness.md).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from simsd import LLM, SamplingParams
+from simsd.benchmark.cell import matrix
+from simsd.benchmark.device import device_name
+from simsd.benchmark.measure import Settings
+from simsd.benchmark.run import run
+from simsd.benchmark.workload import Item, ask, load_items
+from simsd.core.layout import block_causal
+from simsd.engine.runner import Runner
+from simsd.evaluation.suites import SUITES
+
+SCHEDULES = ("low_confidence_static", "low_confidence_dynamic")
+WINDOW = 8
+ROWS = (4, 8, 20, 64)
+PREFIX = 256
+
+
+def agreement(llm: LLM, items: Sequence[Item], max_tokens: int) -> list[dict[str, Any]]:
+    """Of each schedule and temperature, alone and in a batch: the share of exact texts that are ordinary decoding's."""
+    found = []
+    for schedule in SCHEDULES:
+        for temperature in (0.0, 1.0):
+            params = [
+                SamplingParams(max_tokens=max_tokens, temperature=temperature, seed=seed) for seed in range(len(items))
+            ]
+            common: dict[str, Any] = {"remasking_strategy": schedule, "prefix_caching": False}
+            ordinary = ask(llm.with_options(method="none", max_num_seqs=1, **common), items, params)
+            for sequences in (1, 8):
+                fast = llm.with_options(method="exact", num_speculative_tokens=WINDOW, max_num_seqs=sequences, **common)
+                pairs = zip(ordinary, ask(fast, items, params), strict=True)
+                same = sum(one.token_ids == other.token_ids for one, other in pairs) / len(items)
+                found.append(
+                    {"schedule": schedule, "temperature": temperature, "sequences": sequences, "same_text": same}
+                )
+    return found
+
+
+@torch.inference_mode()
+def forwards(llm: LLM) -> dict[int, float]:
+    """Median seconds of a target forward by query tokens, behind a prefix, head included."""
+    model, mask_id = llm._target.model, llm.config.mask_token_id
+    assert mask_id is not None
+    size = llm.options.block_length
+    found = {}
+    for rows in ROWS:
+        count = -(-rows // size) * size
+        runner = Runner(model, mask_id, size, llm.config.max_position_embeddings)
+        runner.reserve(1, PREFIX + count + 1)
+        layout = block_causal(
+            torch.zeros(1, count, dtype=torch.long, device=llm.device), torch.tensor([PREFIX], device=llm.device), size
+        )
+        layout = replace(layout, judge=torch.arange(count, device=llm.device)[None])
+        taken = []
+        for _ in range(21):
+            begin = time.perf_counter()
+            runner.logits(layout, [PREFIX], [0])[0, -1, 0].item()  # waits for the device
+            taken.append(time.perf_counter() - begin)
+        found[count] = statistics.median(taken[1:])
+    return found
+
+
+def speeds(llm: LLM, items: Sequence[Item], max_tokens: int) -> list[dict[str, Any]]:
+    """The methods against both baselines, batch 1 and greedy."""
+    cells = matrix(
+        ("simsd", "exact", "exact-draft-order"), temperatures=(0.0,), fixed={"num_speculative_tokens": WINDOW}
+    )
+    report = run(llm, cells, items, Settings(max_tokens=max_tokens, repeats=3), progress=sys.stderr.isatty())
+    names = ("cell", "tokens_per_forward", "acceptance_rate", "ratio_to_static", "same_text")
+    return [{name: row.to_dict()[name] for name in names} for row in report.rows]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--model")
+    parser.add_argument("--draft-model")
+    parser.add_argument("--dtype", default="float32", help="of the second check and of the timings")
+    parser.add_argument("--limit", type=int, default=4, help="questions of each suite")
+    parser.add_argument("--max-tokens", type=int, default=96)
+    args = parser.parse_args()
+    items = load_items(SUITES, args.limit)
+    given = {"draft_model": args.draft_model, "device": args.device}
+
+    exact = True
+    if args.model is None:  # a large checkpoint in float64 would not fit
+        checks = agreement(LLM(args.model, dtype="float64", **given), items, args.max_tokens)
+        exact = all(check["same_text"] == 1.0 for check in checks)
+        print(json.dumps({"float64": checks, "exact": exact}), flush=True)
+    llm = LLM(args.model, dtype=args.dtype, **given)
+    print(json.dumps({args.dtype: agreement(llm, items, args.max_tokens)}), flush=True)
+    print(json.dumps({"device": device_name(llm.device), "forward_seconds": forwards(llm)}), flush=True)
+    print(json.dumps({"speeds": speeds(llm, items, args.max_tokens)}), flush=True)
+    return 0 if exact else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
