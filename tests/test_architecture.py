@@ -30,10 +30,12 @@ ALLOWED = {
     "tracing": {"engine", "errors", "llm"},
     "evaluation": {"engine", "errors", "llm", "progress"},
     "serving": {"", "engine", "errors", "llm", "models"},
+    "cluster": {"engine", "errors", "llm", "serving"},
     "benchmark": {"", "engine", "errors", "evaluation", "llm", "models", "progress", "text"},
     "cli": {
         "",
         "benchmark",
+        "cluster",
         "engine",
         "errors",
         "evaluation",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+import signal
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -23,11 +24,12 @@ from simsd.errors import ConfigError, ModelError
 from simsd.serving.logs import event
 
 OBJECT_STORE = 2**27  # bytes; only messages pass through it, and those are small
-GLANCE = 0.5  # seconds between two looks at the signals
-PERIOD = 10  # glances between two looks at the replicas
+GLANCE = 0.2  # seconds between two looks at the signals
+PERIOD = 25  # glances between two looks at the replicas
 LATER = 10.0  # seconds that the proxy waits longer than the replica, whose error says more
 QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)  # the application logs requests, with their ids
 CAUSE = re.compile(r"^simsd\.errors\.\w+: (.+)$", re.MULTILINE)
+LOST = (RayError, RayServeException, TimeoutError)  # what Ray raises of its own cluster
 
 
 def run(plan: ReplicaPlan, fleet: Fleet, host: str, port: int, address: str | None = None) -> None:
@@ -43,13 +45,15 @@ def run(plan: ReplicaPlan, fleet: Fleet, host: str, port: int, address: str | No
 
 @contextmanager
 def connected(address: str | None) -> Iterator[None]:
-    """A connection to a cluster; one that was started for it ends with it."""
+    """A connection to a cluster; one that was started for it ends with it. Raises ConfigError."""
     own = {"include_dashboard": False, "object_store_memory": OBJECT_STORE} if address is None else {}
+    handler = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(address or "local", namespace=NAME, logging_level=logging.WARNING, **own)
     except (OSError, RuntimeError, ValueError, ImportError, RayError) as error:
         where = f"the Ray cluster {address!r} cannot be joined" if address else "no Ray cluster could be started here"
         raise ConfigError(f"{where} ({_first_line(error)})") from error
+    signal.signal(signal.SIGTERM, handler)  # Ray has put its own there
     try:
         yield
     finally:
@@ -60,7 +64,8 @@ def connected(address: str | None) -> Iterator[None]:
 def deployed(plan: ReplicaPlan, fleet: Fleet, host: str, port: int, *, local: bool = True) -> Iterator[str | None]:
     """The application on the connected cluster, until its running requests have ended; yields the URL, if known.
 
-    local: the cluster has no more than it shows now, and nobody else uses it.
+    local: the cluster has no more than it shows now, nobody else uses it, and it ends with the connection.
+    Raises: ConfigError, ModelError.
     """
     there = ray.cluster_resources()
     target = application(plan, fleet, there.get("GPU", 0.0))
@@ -72,22 +77,23 @@ def deployed(plan: ReplicaPlan, fleet: Fleet, host: str, port: int, *, local: bo
     shared = bool(before.proxies)
     try:
         if shared:
-            event(
-                "serve_was_running", logging.WARNING, hint="it listens where it was told to, not at this host and port"
-            )
+            event("serve_was_running", logging.WARNING, hint="its own host and port hold, not those given here")
         else:
-            patience = plan.server.request_timeout + LATER
-            http = HTTPOptions(host=host, port=port, request_timeout_s=patience)
-            serve.start(http_options=http, logging_config=QUIET)
+            _start(HTTPOptions(host=host, port=port, request_timeout_s=plan.server.request_timeout + LATER))
         handle = _deploy(target)
         yield None if shared else f"http://{f'[{host}]' if ':' in host else host}:{port}"
         _delete(handle, plan.server.shutdown_timeout)
     finally:
-        if shared:
-            with suppress(RayServeException, RayError, TimeoutError):
-                serve.delete(NAME)
-        else:
-            serve.shutdown()
+        if not local:
+            with suppress(*LOST):
+                serve.delete(NAME) if shared else serve.shutdown()
+
+
+def _start(http: HTTPOptions) -> None:
+    try:
+        serve.start(http_options=http, logging_config=QUIET)
+    except (RuntimeError, *LOST) as error:
+        raise ConfigError(f"Ray Serve cannot listen on {http.host}, port {http.port} ({_first_line(error)})") from error
 
 
 def _check_room(plan: ReplicaPlan, fleet: Fleet, there: Mapping[str, float]) -> None:
@@ -113,10 +119,11 @@ def _deploy(target: serve.Application) -> DeploymentHandle:
 
 def _watch(ending: Ending) -> None:
     """Until the end is asked for, tells when the number of replicas changes."""
-    known, glance = _counts(), 0
-    while not ending.asked.wait(GLANCE):
-        glance += 1
-        if glance % PERIOD == 0 and (now := _counts()) != known:
+    known, glances = _counts(), 0
+    while ending.signal is None:
+        time.sleep(GLANCE)
+        glances += 1
+        if glances % PERIOD == 0 and (now := _counts()) != known:
             known = now
             event("replicas", **now)
 
@@ -124,7 +131,7 @@ def _watch(ending: Ending) -> None:
 def _delete(handle: DeploymentHandle, grace: float) -> None:
     """Takes the application away. What runs may end within `grace` seconds, and is ended by its replica then."""
     event("ending", **_counts())
-    with suppress(RayServeException, RayError, TimeoutError):
+    with suppress(*LOST):
         handle.broadcast("end_in", grace).results(timeout_s=FAREWELL, return_exceptions=True)
     deadline = time.monotonic() + grace + 2 * FAREWELL
     while True:
@@ -136,8 +143,11 @@ def _delete(handle: DeploymentHandle, grace: float) -> None:
 
 
 def _counts() -> dict[str, int]:
-    """How many replicas are running, starting and so on."""
-    found = serve.status().applications.get(NAME)
+    """How many replicas are running, starting and so on; nothing while the cluster does not say."""
+    try:
+        found = serve.status().applications.get(NAME)
+    except LOST:
+        return {}
     states = [one.replica_states for one in found.deployments.values()] if found else []
     return {str(state.value).lower(): count for one in states for state, count in one.items()}
 
