@@ -53,6 +53,7 @@ def connected(address: str | None) -> Iterator[None]:
     except (OSError, RuntimeError, ValueError, ImportError, RayError) as error:
         where = f"the Ray cluster {address!r} cannot be joined" if address else "no Ray cluster could be started here"
         raise ConfigError(f"{where} ({_first_line(error)})") from error
+    logging.getLogger("ray.serve").setLevel(logging.WARNING)
     signal.signal(signal.SIGTERM, handler)  # Ray has put its own there
     try:
         yield
@@ -149,7 +150,7 @@ def _counts() -> dict[str, int]:
     except LOST:
         return {}
     states = [one.replica_states for one in found.deployments.values()] if found else []
-    return {str(state.value).lower(): count for one in states for state, count in one.items()}
+    return {str(state).lower(): count for one in states for state, count in one.items()}
 
 
 def _messages() -> str:
