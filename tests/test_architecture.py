@@ -30,7 +30,7 @@ ALLOWED = {
     "tracing": {"engine", "errors", "llm"},
     "evaluation": {"engine", "errors", "llm", "progress"},
     "serving": {"", "engine", "errors", "llm", "models"},
-    "cluster": {"engine", "errors", "llm", "serving"},
+    "cluster": {"engine", "errors", "llm", "models", "serving"},
     "benchmark": {"", "engine", "errors", "evaluation", "llm", "models", "progress", "text"},
     "cli": {
         "",

@@ -40,7 +40,10 @@ def test_without_the_extra_it_says_what_to_install(run: Run, monkeypatch: pytest
         (("--min-replicas", "0"), "min_replicas is 0"),
         (("--max-num-seqs", "0"), "max_num_seqs is 0"),
         (("--ray-address", "auto", "--port", "0"), "with --ray-address name one"),
-        (("--ray-address", "auto"), "the Ray cluster 'auto' cannot be joined"),
+        (("--ray-address", "127.0.0.1:1"), "the Ray cluster '127.0.0.1:1' cannot be joined ([Errno"),
+        (("--ray-address", "ray://127.0.0.1:1"), "the Ray cluster 'ray://127.0.0.1:1' cannot be joined ([Errno"),
+        (("--ray-address", "127.0.0.1:99999"), "the Ray cluster '127.0.0.1:99999' cannot be joined"),
+        (("./nowhere", "--port", "0"), "there is no checkpoint folder './nowhere'"),
     ],
 )
 def test_mistakes_are_one_sentence(run: Run, flags: tuple[str, ...], says: str) -> None:

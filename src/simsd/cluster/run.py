@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import signal
+import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,6 +22,7 @@ from simsd.cluster.replicas import FAREWELL, NAME, application
 from simsd.cluster.settings import Fleet, ReplicaPlan
 from simsd.cluster.signals import Ending, caught
 from simsd.errors import ConfigError, ModelError
+from simsd.models.pair import placements
 from simsd.serving.logs import event
 
 OBJECT_STORE = 2**27  # bytes; only messages pass through it, and those are small
@@ -28,7 +30,10 @@ GLANCE = 0.2  # seconds between two looks at the signals
 PERIOD = 25  # glances between two looks at the replicas
 LATER = 10.0  # seconds that the proxy waits longer than the replica, whose error says more
 QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)  # the application logs requests, with their ids
+REACH = 10.0  # seconds for a cluster to accept a connection
+PLACE = re.compile(r"(ray://)?(?P<host>.+):(?P<port>\d{1,5})")
 CAUSE = re.compile(r"^simsd\.errors\.\w+: (.+)$", re.MULTILINE)
+PLACING = ("dtype", "device", "draft_device", "quantize", "tensor_parallel_size")
 LOST = (RayError, RayServeException, TimeoutError)  # what Ray raises of its own cluster
 
 
@@ -37,6 +42,9 @@ def run(plan: ReplicaPlan, fleet: Fleet, host: str, port: int, address: str | No
 
     Raises: ConfigError where there is no such cluster, or no room in it; ModelError where no replica could start.
     """
+    if address is None:  # here is where the replicas will look for it, and fail with far more words
+        at = {name: plan.llm[name] for name in PLACING if name in plan.llm}
+        placements(plan.llm.get("model"), plan.llm.get("draft_model"), **at)
     with caught() as ending, connected(address), deployed(plan, fleet, host, port, local=address is None) as url:
         ending.ready = True
         event("ready", url=url, model=plan.server.model_name, **_counts())
@@ -49,8 +57,10 @@ def connected(address: str | None) -> Iterator[None]:
     own = {"include_dashboard": False, "object_store_memory": OBJECT_STORE} if address is None else {}
     handler = signal.getsignal(signal.SIGTERM)
     try:
+        if address is not None and (place := PLACE.fullmatch(address)):  # Ray itself would try for two minutes
+            socket.create_connection((place["host"].strip("[]"), int(place["port"])), timeout=REACH).close()
         ray.init(address or "local", namespace=NAME, logging_level=logging.WARNING, **own)
-    except (OSError, RuntimeError, ValueError, ImportError, RayError) as error:
+    except (OSError, OverflowError, RuntimeError, ValueError, ImportError, RayError) as error:
         where = f"the Ray cluster {address!r} cannot be joined" if address else "no Ray cluster could be started here"
         raise ConfigError(f"{where} ({_first_line(error)})") from error
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
