@@ -29,6 +29,7 @@ pytestmark = pytest.mark.skipif((os.cpu_count() or 1) < 2, reason="two replicas 
 QUESTIONS = [f"Count from {first} in steps of 8, 5 numbers." for first in range(3, 7)]
 EXACTLY = {"dtype": "float64", "num_speculative_tokens": 8}  # no tie depends on who shares the batch
 CLIENTS = 4
+PAUSE = 0.2  # seconds between two questions of a client: the new replica must come up on the same cores
 T = TypeVar("T")
 
 
@@ -103,7 +104,7 @@ def until(what: Callable[[], T], seconds: float = 60.0) -> T:
 
 @dataclass
 class Load:
-    """Clients that ask without a pause. outcomes: (begin, end, whether the answer was right)."""
+    """Clients that ask again and again. outcomes: (begin, end, whether the answer was right)."""
 
     cluster: Cluster
     answers: dict[str, str]
@@ -120,7 +121,7 @@ class Load:
                 except httpx.HTTPError:
                     right = False
                 self.outcomes.append((begin, time.monotonic(), right))
-                if self.over.is_set():
+                if self.over.wait(PAUSE):
                     return
 
     @contextmanager
