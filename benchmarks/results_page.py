@@ -148,6 +148,18 @@ def text_figure(cell: Text, name: str) -> str:
     return str(cell[name]) if name in ("lost", "gained", "prompts") else percent(cell[name])
 
 
+def best_window(found: Sweep, method: str, schedule: str) -> str:
+    """The fastest window of an ablation, and what it came to."""
+    rows = [
+        row
+        for row in found.report.rows
+        if (row.cell.method, SCHEDULES[row.cell.schedule]) == (method, schedule) and row.ratio_to_static
+    ]
+    best = max(rows, key=lambda row: row.ratio_to_static.median if row.ratio_to_static else 0.0)
+    window = dict(best.cell.options)["num_speculative_tokens"]
+    return f"{best.ratio_to_static.median if best.ratio_to_static else 0:.2f}, with a window of {window}"
+
+
 def speed_figure(row: Row, name: str) -> str:
     """One figure of a cell's speed, for a sentence."""
     value = getattr(row, name)
@@ -178,6 +190,8 @@ def render() -> str:
         "text_greedy": text_table(cells, places, 0.0),
         "text_sampled": text_table(cells, places, 1.0),
         "suites": suite_table(text["suites"], places),
+        "best_static": best_window(sweeps["gamma"], "exact", "static"),
+        "best_dynamic": best_window(sweeps["gamma"], "exact", "dynamic"),
         "agreement": "\n".join(f"- {against_ordinary(cells, places, method)}" for method in METHODS[1:]),
         **{f"sweep_{name.replace('-', '_')}": found.markdown_table() for name, found in sweeps.items()},
     }

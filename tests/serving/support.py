@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+import uvicorn
 from fastapi import FastAPI
 
 from simsd import LLM
@@ -111,8 +112,9 @@ async def running(llm: LLM, **settings: Any) -> AsyncIterator[Server]:
 
 @contextmanager
 def listening(app: FastAPI, connections: int | None = None) -> Iterator[str]:
-    """The application on a loopback port, as `simsd serve` runs it; yields its URL."""
-    server = Process(app, connections)
+    """The application on a loopback port, as `simsd serve` runs it (another one as uvicorn does); yields its URL."""
+    ours = hasattr(app.state, "engine")
+    server = Process(app, connections) if ours else uvicorn.Server(uvicorn.Config(app, log_config=None))
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

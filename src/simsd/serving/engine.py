@@ -171,20 +171,23 @@ class Engine:
     def _clear_out(self) -> None:
         now = time.monotonic()
         with self._changed:
-            leaving = [job for job in self._waiting if job.cancelled or self._late(job, now)]
+            leaving = [job for job in self._waiting if self._leaves(job, now)]
             for job in leaving:
                 self._waiting.remove(job)
-        leaving += [job for job in self._running if job.cancelled or self._late(job, now)]
+        leaving += [job for job in self._running if self._leaves(job, now)]
         for job in leaving:
-            job.generation.cancel()
-            if job.cancelled:
-                self._end(job, "abort")
-            else:
-                self._fail(job, timed_out(job.timeout))
+            self._dismiss(job)
 
     @staticmethod
-    def _late(job: Job, now: float) -> bool:
-        return now > job.arrived + job.timeout
+    def _leaves(job: Job, now: float) -> bool:
+        return job.cancelled or now > job.arrived + job.timeout
+
+    def _dismiss(self, job: Job) -> None:
+        job.generation.cancel()
+        if job.cancelled:
+            self._end(job, "abort")
+        else:
+            self._fail(job, timed_out(job.timeout))
 
     def _fill_places(self) -> None:
         while len(self._running) < self.slots:
@@ -193,6 +196,9 @@ class Engine:
                     return
                 job = self._waiting.popleft()
                 self._running.append(job)
+            if self._leaves(job, time.monotonic()):  # it came after the others were looked through
+                self._dismiss(job)
+                continue
             job.started = time.monotonic()
             self._metrics.started(job.generation.sequence.stats.prompt_tokens, job.started - job.arrived)
             job.generation.start()
