@@ -213,8 +213,8 @@ def facts(about: dict[str, Any], prompts: int) -> str:
     repeats = settings["repeats"]
     return (
         f"{about['device']}, {prompts} questions, {repeats} repeat{'s' * (repeats != 1)}, "
-        f"batch {settings['batch_size']}, at most {settings['max_tokens']} tokens, {about['dtype']}, {about['threads']} CPU thread"
-        f"{'s' * (about['threads'] != 1)}, torch {about['torch']}, simsd {about['simsd']}"
+        f"batch {settings['batch_size']}, at most {settings['max_tokens']} tokens, {about['dtype']}, "
+        f"{about['threads']} CPU thread{'s' * (about['threads'] != 1)}, torch {about['torch']}, simsd {about['simsd']}"
     )
 
 
