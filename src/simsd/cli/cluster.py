@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from simsd.errors import ConfigError
 
@@ -22,9 +22,9 @@ def fleet(
     target_ongoing_requests: float | None,
 ) -> Fleet | None:
     """The replicas that are asked for; None is the one server in this process. Raises ConfigError."""
-    given = {"min_replicas": min_replicas, "max_replicas": max_replicas}
-    given |= {"target_ongoing_requests": target_ongoing_requests}
-    given = {name: value for name, value in given.items() if value is not None}
+    asked = {"min_replicas": min_replicas, "max_replicas": max_replicas}
+    asked |= {"target_ongoing_requests": target_ongoing_requests}
+    given: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     if not ray:
         for name in ("ray_address", *given) if address is not None else given:
             raise ConfigError(f"--{name.replace('_', '-')} is for many replicas; add --ray.")
@@ -35,7 +35,7 @@ def fleet(
     return Fleet(**given)
 
 
-def plan(options: Decoding, settings: ServerSettings, log_format: str, max_num_seqs: int, **llm: object) -> ReplicaPlan:
+def plan(options: Decoding, settings: ServerSettings, log_format: str, max_num_seqs: int, **llm: Any) -> ReplicaPlan:
     """A replica for these flags; `llm` are further keyword arguments of its `LLM`. Raises ConfigError."""
     from simsd.cluster.settings import ReplicaPlan
 

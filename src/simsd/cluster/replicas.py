@@ -50,7 +50,7 @@ class Replica:
 
 def deployment(plan: ReplicaPlan, fleet: Fleet, gpus: float) -> serve.Deployment:
     """The replicas as Ray Serve shall keep them. gpus: of the whole cluster."""
-    return serve.deployment(serve.ingress()(Replica)).options(
+    as_told = serve.deployment(
         name="Replica",
         ray_actor_options=plan.resources(gpus),
         max_ongoing_requests=plan.capacity,
@@ -61,6 +61,7 @@ def deployment(plan: ReplicaPlan, fleet: Fleet, gpus: float) -> serve.Deployment
         max_constructor_retry_count=START_TRIES,
         **_number(plan, fleet),
     )
+    return as_told(serve.ingress()(Replica))
 
 
 def application(plan: ReplicaPlan, fleet: Fleet, gpus: float) -> serve.Application:

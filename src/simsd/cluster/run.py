@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from typing import Any
 
 import ray
 from ray import serve
@@ -153,7 +154,7 @@ def _delete(handle: DeploymentHandle, grace: float) -> None:
                 return None
 
 
-def _counts() -> dict[str, int]:
+def _counts() -> dict[str, Any]:
     """How many replicas are running, starting and so on; nothing while the cluster does not say."""
     try:
         found = serve.status().applications.get(NAME)

@@ -7,7 +7,7 @@ const BROKEN = "\ufffd"; // in the text of a token that is a part of a character
 export const VERDICTS = {
   accepted: { sign: "✓", meaning: "draft kept" },
   corrected: { sign: "↻", meaning: "replaced by the large model" },
-  bonus: { sign: "+", meaning: "revealed by the large model itself, in its free last step" },
+  bonus: { sign: "+", meaning: "revealed by the large model itself, behind the drafts that were kept" },
   rejected: { sign: "✗", meaning: "draft refused, masked again" },
   masked: { sign: "", meaning: "not yet revealed" },
 };

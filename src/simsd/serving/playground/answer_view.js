@@ -58,6 +58,7 @@ function inOrder(node, order) {
   if (order !== null) {
     node.classList.add("fresh");
     node.style.animationDelay = `${Math.round(order * REVEAL)}ms`;
+    node.addEventListener("animationend", () => node.classList.remove("fresh")); // else it comes anew with its tab
   }
   return node;
 }
