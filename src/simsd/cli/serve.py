@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import socket
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -141,10 +140,9 @@ def _listen(host: str, port: int) -> socket.socket:
 def _run(llm: LLM, settings: ServerSettings, listener: socket.socket, log_format: str, asked: int | None) -> None:
     """Serves until SIGINT or SIGTERM; what runs then is finished first."""
     from simsd.serving import logs
-    from simsd.serving.app import create_app
+    from simsd.serving.app import create_app, tell_shortened
     from simsd.serving.server import Server
 
     logs.to_stream(log_format)
-    if asked is not None and asked > llm.config.max_position_embeddings:
-        logs.event("max_model_len", logging.WARNING, asked=asked, model_allows=llm.max_model_len)
+    tell_shortened(llm, asked)
     Server(create_app(llm, settings)).run(sockets=[listener])

@@ -25,11 +25,12 @@ class Replica:
 
         from simsd.llm import LLM
         from simsd.serving import logs
-        from simsd.serving.app import create_app
+        from simsd.serving.app import create_app, tell_shortened
 
         logs.to_stream(plan.log_format)
         torch.set_num_threads(plan.threads)
         self._llm = LLM(**plan.llm, max_num_seqs=plan.max_num_seqs)
+        tell_shortened(self._llm, plan.llm.get("max_model_len"))
         self._app = create_app(self._llm, plan.server, serve.get_replica_context().replica_id.unique_id)
 
     def __serve_build_asgi_app__(self) -> FastAPI:

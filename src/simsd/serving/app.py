@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -68,6 +69,12 @@ def create_app(llm: LLM, settings: ServerSettings | None = None, engine_name: st
         app.router.routes.append(Route(path, answering, methods=["POST"]))
     app.router.routes.extend(page_routes())
     return app
+
+
+def tell_shortened(llm: LLM, asked: int | None) -> None:
+    """Says in the log that the model allows fewer tokens than the operator asked for, if it does."""
+    if asked is not None and asked > llm.config.max_position_embeddings:
+        event("max_model_len", logging.WARNING, asked=asked, model_allows=llm.max_model_len)
 
 
 def _warm_up(pool: Pool) -> None:
