@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import sys
 
 import pytest
@@ -51,4 +52,14 @@ def test_mistakes_are_one_sentence(run: Run, flags: tuple[str, ...], says: str) 
     found = run("serve", "--ray", *flags)
     assert found.exit_code == 2
     assert says in found.stderr
+    assert found.stderr.count("\n") == 1
+
+
+def test_a_port_that_is_taken_is_told_before_a_cluster_is_started(run: Run) -> None:
+    pytest.importorskip("ray")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        found = run("serve", "--ray", "--port", str(port))
+    assert found.exit_code == 2
+    assert found.stderr.startswith(f"simsd: cannot listen on 127.0.0.1, port {port}")
     assert found.stderr.count("\n") == 1

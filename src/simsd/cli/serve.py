@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import socket
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from simsd.serving.settings import ServerSettings
 
 FORMATS = ("text", "json")
+# ports that no system gives to whoever asks for any, as Ray's own processes do, before the replicas listen; nor Ray
+NOT_HANDED_OUT = range(20000, 32768)
 
 
 def _option(name: str, text: str, panel: str = "Server", **more: Any) -> Any:
@@ -121,12 +125,15 @@ def _settings_class() -> type[ServerSettings]:
 
 def _free_port(host: str, port: int, ray_address: str | None) -> int:
     """The port for replicas: one that is free here, where the cluster is started here. Raises ConfigError."""
-    if ray_address is None:
-        with _listen(host, port) as listener:
-            return listener.getsockname()[1]
-    if port == 0:
-        raise ConfigError("--port 0 takes a free port of this machine; with --ray-address name one.")
-    return port
+    if ray_address is not None:
+        if port == 0:
+            raise ConfigError("--port 0 takes a free port of this machine; with --ray-address name one.")
+        return port
+    for candidate in random.sample(NOT_HANDED_OUT, 64) if port == 0 else ():
+        with suppress(ConfigError), _listen(host, candidate):
+            return candidate
+    with _listen(host, port) as listener:
+        return listener.getsockname()[1]
 
 
 def _listen(host: str, port: int) -> socket.socket:

@@ -63,7 +63,7 @@ def connected(address: str | None) -> Iterator[None]:
         ray.init(address or "local", namespace=NAME, logging_level=logging.WARNING, **own)
     except (OSError, OverflowError, RuntimeError, ValueError, ImportError, RayError) as error:
         where = f"the Ray cluster {address!r} cannot be joined" if address else "no Ray cluster could be started here"
-        raise ConfigError(f"{where} ({_first_line(error)})") from error
+        raise ConfigError(f"{where} ({_cause(error)})") from error
     logging.getLogger("ray.serve").setLevel(logging.WARNING)
     signal.signal(signal.SIGTERM, handler)  # Ray has put its own there
     try:
@@ -105,7 +105,7 @@ def _start(http: HTTPOptions) -> None:
     try:
         serve.start(http_options=http, logging_config=QUIET)
     except (RuntimeError, *LOST) as error:
-        raise ConfigError(f"Ray Serve cannot listen on {http.host}, port {http.port} ({_first_line(error)})") from error
+        raise ConfigError(f"Ray Serve cannot listen on {http.host}, port {http.port} ({_cause(error)})") from error
 
 
 def _check_room(plan: ReplicaPlan, fleet: Fleet, there: Mapping[str, float]) -> None:
@@ -124,9 +124,9 @@ def _deploy(target: serve.Application) -> DeploymentHandle:
         return serve.run(target, name=NAME, route_prefix="/", logging_config=QUIET)
     except RuntimeError as error:
         causes = CAUSE.findall(_messages() or str(error))
-        raise ModelError(causes[-1] if causes else f"no replica could start ({_first_line(error)})") from error
+        raise ModelError(causes[-1] if causes else f"no replica could start ({_cause(error)})") from error
     except RayServeException as error:
-        raise ConfigError(f"Ray Serve refused the application ({_first_line(error)})") from error
+        raise ConfigError(f"Ray Serve refused the application ({_cause(error)})") from error
 
 
 def _watch(ending: Ending) -> None:
@@ -171,6 +171,7 @@ def _messages() -> str:
     return "\n".join([found.message, *(one.message for one in found.deployments.values())])
 
 
-def _first_line(error: Exception) -> str:
+def _cause(error: Exception) -> str:
+    """One line: of what comes from another process, with its traceback, the last."""
     lines = str(error).strip().splitlines()
-    return lines[0].rstrip(".") if lines else type(error).__name__
+    return lines[-1 if isinstance(error, RayError) else 0].rstrip(".") if lines else type(error).__name__
