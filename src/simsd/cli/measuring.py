@@ -6,6 +6,7 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -128,8 +129,11 @@ class Prompts:
         limit: int | None,
     ) -> Prompts:
         """All suites where nothing is named. Raises ConfigError."""
+        from simsd.evaluation.quiet import no_bars
         from simsd.evaluation.suites import SUITES
 
+        if tasks:
+            no_bars()
         if data and not tasks:
             raise ConfigError("--data is given, but no --task; name the task, such as simsd_gsm8k, or leave it out.")
         if not suites and not files and not tasks:
@@ -145,6 +149,7 @@ class Prompts:
 def workload(asked: Prompts) -> list[Item]:
     """The prompts themselves. Raises ConfigError."""
     from simsd.benchmark.workload import load_items, task_items
+    from simsd.evaluation.quiet import quiet
     from simsd.evaluation.suites import SUITES
 
     for name in asked.suites:
@@ -153,7 +158,8 @@ def workload(asked: Prompts) -> list[Item]:
     few = PROMPTS_EACH if asked.limit is None else asked.limit
     items = load_items(asked.suites, few) if asked.suites else []
     items += load_items(asked.files, asked.limit, [*asked.suites, *asked.tasks]) if asked.files else []
-    return items + [item for name in asked.tasks for item in task_items(name, few, asked.data)]
+    with quiet() if asked.tasks else nullcontext():
+        return items + [item for name in asked.tasks for item in task_items(name, few, asked.data)]
 
 
 def check_files(results: Sequence[outputs.Named], run_file: Path | None, restart: bool, asked: Prompts) -> None:
