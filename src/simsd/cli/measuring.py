@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 import textwrap
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
     from simsd.llm import LLM
 
 _PROMPTS, _RUN = "Prompts", "Measurement"
-LEAST = 16  # columns that names have in the narrowest terminal
+LEAST = 14  # columns that names have in the narrowest terminal
+_PARTS = re.compile(r"[^=_-]*[=_-]|[^=_-]+")
 PROMPTS_EACH = 2  # of a suite or task, unless --limit says otherwise: a run on the embedded pair takes seconds
 
 Suites = Annotated[
@@ -275,4 +277,15 @@ def table(
 
 
 def _folded(name: str, room: int, indent: str = "") -> str:
-    return textwrap.fill(name, room, initial_indent=indent, subsequent_indent=f"{indent}    ")
+    """Lines of that room. They break between words, and a word that is too long after its signs; not inside a part."""
+    lines, further = [""], f"{indent}  "
+    for word in name.split():
+        fits = len(further) + len(word) <= room
+        for at, part in enumerate([word] if fits else _PARTS.findall(word)):
+            start = indent if len(lines) == 1 else further
+            joined = f"{lines[-1]}{' ' if lines[-1] and not at else ''}{part}"
+            if lines[-1] and len(start) + len(joined) > room:
+                lines.append(part)
+            else:
+                lines[-1] = joined
+    return "\n".join(f"{further if at else indent}{line}" for at, line in enumerate(lines))
