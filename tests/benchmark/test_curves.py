@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -78,6 +80,24 @@ def test_curves_and_bars_of_a_value_do_not_hide_each_other(plot: tuple[Sweep, li
     moving = [drawn(place, one) or ([], []) for one in found.series if not one.constant]
     places = [round(at, 6) for x, _ in moving for at in x]
     assert len(set(places)) == len(places) == len(moving) * len(found.values)
+
+
+@pytest.mark.parametrize("height", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("name", ["layout", "gamma"])
+def test_equal_lines_are_all_seen(name: str, height: float) -> None:
+    """Each has rows of pixels of its own, at most a few points from where it belongs."""
+    found = invented(name)
+    level = [replace(one, rows=tuple(replace(row, same_text=height) for row in one.rows)) for one in found.series]
+    drawing = figure(replace(found, series=level))
+    drawing.canvas.draw()
+    place = panels(drawing.axes)["Same text as ordinary decoding"]
+    lines = [(one.constant, line) for one in level for line in place.get_lines() if line.get_label() == one.curve.label]
+    for kind in (True, False):  # from side to side, and with a point at each value
+        tops = sorted(line.get_transform().transform((0.5, height))[1] for constant, line in lines if constant is kind)
+        points = [(at - place.transData.transform((0, height))[1]) * 72 / drawing.dpi for at in tops]
+        assert len(points) == {"layout": 4 if kind else 0, "gamma": 2 if kind else 4}[name]
+        assert all(abs(at) < 4 for at in points)
+        assert all(above - below > 1.4 for below, above in pairwise(points))  # their width
 
 
 def test_the_legend_names_every_curve_in_the_methods_colour(plot: tuple[Sweep, list[Axes]]) -> None:

@@ -93,7 +93,7 @@ def test_differences_are_named_with_both_values_and_stay_short() -> None:
         "b z: none there and 3 here",
         "cells only there: 0 and 1 and 6 more, only here: none",
         f"long: {'x' * 77}... there and y here",
-        "the files of the model (by name, size and time): none there and f here",
+        "the files of the model (by name, size, time and contents): none there and f here",
     ]
     assert differences(there, there) == []
 
@@ -130,7 +130,16 @@ def change(**values: Any) -> Callable[[dict[str, Any]], Any]:
 
 
 def in_cost(value: Any) -> Callable[[dict[str, Any]], Any]:
-    return lambda row: row | {"cost": row["cost"] | {"seconds": value}}
+    return costs(seconds=value)
+
+
+def costs(**values: Any) -> Callable[[dict[str, Any]], Any]:
+    return lambda row: row | {"cost": row["cost"] | values}
+
+
+def idle(**values: Any) -> Callable[[dict[str, Any]], Any]:
+    """Nothing was decoded, but for `values`."""
+    return lambda row: in_answer(tokens=0)(costs(target_forwards=0, **values)(row))
 
 
 def in_answer(**values: Any) -> Callable[[dict[str, Any]], Any]:
@@ -155,6 +164,11 @@ DAMAGE: list[tuple[Callable[[dict[str, Any]], Any], str]] = [
     *((in_answer(text=value), "text") for value in (None, 3)),
     (in_answer(finish=None), "finish"),
     *((in_answer(right=value), "right") for value in (0, "yes", [])),
+    (costs(target_forwards=0), "though 'tokens' is 10"),
+    *((idle(**{name: 3}), f"'target_forwards' is 0, though '{name}' is 3") for name in ("rounds", "query_tokens")),
+    *((idle(**{name: 3}), f"though '{name}' is 3") for name in ("draft_forwards", "drafted_tokens", "verify_seconds")),
+    (costs(rounds=2), "'rounds' is 2, more than 'target_forwards', 1"),
+    (costs(drafted_tokens=3, accepted_tokens=4), "'accepted_tokens' is 4, more than 'drafted_tokens', 3"),
 ]
 
 
@@ -172,6 +186,12 @@ def test_a_damaged_value_is_named_with_its_line(
     assert words in str(caught.value) and "--restart" in str(caught.value)
     assert file.read_bytes() == before
     assert kept(file, restart=True).samples == []
+
+
+def test_a_sample_without_a_round_is_a_sample(file: Path) -> None:
+    first, one, _ = file.read_text("utf-8").splitlines()
+    file.write_text("\n".join([first, json.dumps(idle(prefill_tokens=4)(json.loads(one)))]) + "\n", "utf-8")
+    assert [sample.cost["prefill_tokens"] for sample in kept(file).samples] == [4]
 
 
 @pytest.mark.parametrize("line", [b"", b"{", b"\xff", b"[" * 100_000 + b"]" * 100_000, b'{"a": ' + b"9" * 9000 + b"}"])

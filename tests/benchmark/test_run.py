@@ -56,7 +56,7 @@ def folders(tmp_path: Path) -> dict[str, Path]:
 
 
 @pytest.mark.parametrize("which", ["model", "draft_model"])
-@pytest.mark.parametrize("change", ["touched", "longer", "another file"])
+@pytest.mark.parametrize("change", ["touched", "longer", "another file", "replaced"])
 def test_other_weights_at_the_same_place_are_another_run(
     folders: dict[str, Path], two_questions: list[Item], tmp_path: Path, which: str, change: str
 ) -> None:
@@ -73,6 +73,11 @@ def test_other_weights_at_the_same_place_are_another_run(
     now = (config if change == "longer" else weights).stat().st_mtime_ns
     if change == "touched":
         os.utime(weights, ns=(now, now + 1_000_000))
+    elif change == "replaced":  # as `cp -p` does
+        content = weights.read_bytes()
+        (folders[which] / "new").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        os.utime(folders[which] / "new", ns=(now, now))
+        (folders[which] / "new").replace(weights)
     elif change == "longer":
         config.write_text(config.read_text("utf-8") + "\n", "utf-8")
         os.utime(config, ns=(now, now))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from simsd.benchmark import run as runs
+from simsd.cli import measuring
 from simsd.cli.main import app
 from simsd.errors import ConfigError
 from tests.cli.conftest import Run
@@ -75,7 +77,33 @@ def test_where_there_is_little_room_names_are_folded_with_an_indent() -> None:
     assert "…" not in result.stdout
     cost = [line.rstrip() for line in lines[next(at for at, line in enumerate(lines) if line.startswith("Cost")) :]]
     first = cost.index("   exact-draft-")
-    assert cost[first + 1] == "       order" and cost[first + 2].startswith("       window=2 ")
+    assert cost[first + 1] == "     order" and cost[first + 2].startswith("     window=2 ")
+
+
+def test_in_eighty_columns_no_name_breaks_inside_a_word() -> None:
+    axes = ("--methods", "simsd,exact-draft-order", "--drafters", "lookup,model", "--windows", "4,8")
+    result = CliRunner().invoke(app, [*SMALL, *axes, "--schedules", "static"], env={"COLUMNS": "80"})
+    assert result.exit_code == 0, result.output
+    lines = result.stdout.splitlines()
+    assert max(map(len, lines)) <= 80 and "…" not in result.stdout
+    names = [found[1] for line in lines if (found := re.match(r" {3,5}(\S+(?: \S+)*)", line))]
+    whole = {"none", "simsd", "exact-draft-order", "drafter=lookup", "drafter=model", "window=4", "window=8"}
+    parts = {"exact-draft-", "order", "drafter=", "lookup", "model"}
+    assert {word for name in names for word in name.split()} == whole | parts
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("exact", ["  exact"]),
+        ("exact drafter=lookup window=4", ["  exact", "    drafter=", "    lookup", "    window=4"]),
+        ("exact-draft-order", ["  exact-draft-", "    order"]),
+        ("simsd w=4 t=0.9", ["  simsd w=4", "    t=0.9"]),
+        ("a-very-long-name_of=a-thing", ["  a-very-long-", "    name_of=a-", "    thing"]),
+    ],
+)
+def test_names_break_at_their_signs(name: str, lines: list[str]) -> None:
+    assert measuring._folded(name, 14, "  ").split("\n") == lines
 
 
 def test_the_help_names_the_extra() -> None:

@@ -194,6 +194,24 @@ def test_a_file_that_is_no_data_is_one_sentence(tmp_path: Path, task: str, conte
     assert f"simsd_{task}" in said and str(file) in said and "\n" not in said
 
 
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ('{"question": "\\ud800", "answer": "1"}', r"\ud800 is half of a character"),
+        ('{"question": "x", "answer": 1}', "'answer' is not text"),
+        ('{"question": "x"}', "'answer' is missing"),
+        ('{"question": "x", ', "not JSON"),
+    ],
+)
+def test_a_line_that_is_no_question_is_named(tmp_path: Path, line: str, words: str) -> None:
+    file = tmp_path / "bad.jsonl"
+    file.write_text('{"question": "x", "answer": "1"}\n\n' + line + "\n", "utf-8")
+    with pytest.raises(ConfigError) as caught:
+        find_tasks(["simsd_gsm8k"], None, {"gsm8k": str(file)})
+    assert str(caught.value).startswith(f"task simsd_gsm8k cannot be loaded: {file}, line 3: ")
+    assert words in str(caught.value) and "pyarrow" not in str(caught.value)
+
+
 @pytest.mark.parametrize("names", [["simsd_gsm8k"], ["simsd_mbpp"], ["simsd_gsm8k", "simsd_mbpp"]])
 def test_without_a_network_the_sentence_says_which_task_and_how_to_give_a_file(names: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:

@@ -176,6 +176,15 @@ TRICKS = {
     ),
     "another interpreter": "import _interpreters\ndef f(): return 2",
     "another interpreter, before 3.13": "import _xxsubinterpreters\ndef f(): return 2",
+    "the guard, by the frame of what it raises": (
+        "try: open('/nowhere', 'w')\nexcept PermissionError as e: trace = e.__traceback__\n"
+        "while trace.tb_next: trace = trace.tb_next\nnames = trace.tb_frame.f_globals\n"
+        "for at in (names, names['__builtins__']):\n    for name in list(at):\n"
+        "        if name.isupper(): at[name] = ()\n        elif name != '__builtins__': at[name] = lambda *a: False\n"
+        "for name, value in trace.tb_frame.f_locals.items():\n"
+        "    if isinstance(value, (list, dict, set)): value.clear()\n"
+        "import _ctypes\ndef f(): return 2"
+    ),
     "writing everywhere": f"{WRITE_ALL}send(b'passed'); send(b'ready\\n'); send(b'0' * 32)\ndef f(): return 2",
 }
 
@@ -186,6 +195,15 @@ def test_no_trick_gives_a_pass(trick: str) -> None:
     code = TRICKS[trick] if "def f" in TRICKS[trick] else f"{TRICKS[trick]}\ndef f(): return 1"
     tests = ["assert len({f()}) == 1", "x = f()\nassert x == 2\ny = 1"]
     assert not run_tests(code, tests, SMALL).passed
+
+
+@pytest.mark.parametrize("frame", ["sys._getframe(1)", "sys.exc_info()[2].tb_frame.f_back"])
+def test_the_tests_are_not_hidden_from_the_program(frame: str) -> None:
+    """A limit that the documentation names: no word for a pass is found in a frame, but the values of its test are."""
+    look = (
+        f"try: 1 / 0\n    except ZeroDivisionError: return [c for c in {frame}.f_code.co_consts if type(c) is str][0]"
+    )
+    assert run_tests(f"import sys\ndef f():\n    {look}", ["assert f() == 'the answer'"], SMALL).passed
 
 
 def test_what_a_test_calls_is_not_what_the_code_made_of_the_builtins() -> None:
@@ -244,6 +262,31 @@ def test_processes_network_and_limits_are_barred(code: str) -> None:
 
 def test_big_file_is_refused() -> None:
     assert "File too large" in refused("open('big', 'wb').write(bytes(10**7))")
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        "os.mkdir(str(i))",
+        "open(str(i), 'w')",
+        "os.close(os.open(str(i), os.O_CREAT | os.O_WRONLY))",
+        "os.mkdir('a'); os.rmdir('a')",
+    ],
+)
+def test_files_and_folders_are_counted(make: str) -> None:
+    code = f"import os\nfor i in range({{}}): {make}"
+    few = Limits(entries=20)
+    assert run_tests(code.format(20), [], few).passed
+    outcome = run_tests(code.format(21), [], few)
+    assert not outcome.passed
+    assert "more than 20 files and folders are not allowed here" in outcome.reason
+
+
+def test_twenty_thousand_folders_end_at_the_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sandbox.tempfile, "tempdir", str(tmp_path))
+    outcome = run_tests("import os\nfor i in range(20_000): os.mkdir(str(i))", [], Limits())
+    assert "more than 1000 files and folders" in outcome.reason
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_nothing_outside_the_folder_changes(tmp_path: Path) -> None:
@@ -322,6 +365,6 @@ LEFT = {
 @pytest.mark.parametrize("kind", LEFT)
 def test_whatever_is_left_in_the_folder_is_removed(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sandbox.tempfile, "tempdir", str(tmp_path))
-    outcome = run_tests(LEFT[kind], [], Limits())
+    outcome = run_tests(LEFT[kind], [], Limits(entries=10_000))
     assert outcome.passed, outcome.reason
     assert list(tmp_path.iterdir()) == []

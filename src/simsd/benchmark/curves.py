@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from simsd.benchmark.plots import COLOURS, GRID, INK, SIZE, blank, legend, style
 from simsd.benchmark.recipes import Curve
@@ -16,10 +18,12 @@ if TYPE_CHECKING:
     from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 MARKERS = {"none": "D", "simsd": "o", "exact": "s", "exact-draft-order": "^"}
 DASHES = {"static": "-", "dynamic": (0, (4, 2))}
 SHIFT, BARS = 0.36, 0.8  # what curves, and what groups of bars, take of the room between two values
+NEAR, SPACE = 0.008, 2.4  # of a panel's height: lines so near are set apart, by so many points
 LEGEND = """Speed: decoding, prefill apart, relative to ordinary decoding
 on the static schedule at the same block length.
 Whiskers: of accuracy the 95 % Wilson interval,
@@ -72,10 +76,10 @@ def _draw(axes: Axes, panel: Panel, sweep: Sweep) -> None:
     level = [one for one in shown if one.constant]
     moving = [one for one in shown if not one.constant]
     edge, gap = len(values) - 0.5, 0.02 * len(values)
-    for index, one in enumerate(level, start=1):
-        _level(axes, panel, one, edge + index * gap)
-    for index, one in enumerate(moving):
-        (_line if recipe.ordered else _group)(axes, panel, one, index, len(moving))
+    lines = [_level(axes, panel, one, edge + index * gap) for index, one in enumerate(level, start=1)]
+    curves = [_line(axes, panel, one, index, len(moving)) for index, one in enumerate(moving) if recipe.ordered]
+    for index, one in enumerate(moving if not recipe.ordered else ()):
+        _group(axes, panel, one, index, len(moving))
     axes.set_xticks(range(len(values)), [str(value) for value in values])
     axes.set_xlim(-0.5, edge + (len(level) + 1) * gap)
     if panel.percent:
@@ -85,23 +89,56 @@ def _draw(axes: Axes, panel: Panel, sweep: Sweep) -> None:
         axes.set_ylim(0, 1.04)
     else:
         axes.set_ylim(bottom=0)
+    for those in (lines, curves):
+        _spread(axes, those)
     style(axes, title=panel.title, xlabel=recipe.axis)
 
 
-def _level(axes: Axes, panel: Panel, one: Series, edge: float) -> None:
+def _level(axes: Axes, panel: Panel, one: Series, edge: float) -> Line2D:
     """What the axis leaves alone is a line from side to side, with its interval at the right edge."""
     value = _value(panel, one.rows[0])
-    axes.axhline(value, label=one.curve.label, linewidth=1.4, **_stroke(one.curve))
+    line = axes.axhline(value, label=one.curve.label, linewidth=1.4, clip_on=False, **_stroke(one.curve))
     _whisker(axes, edge, value, panel.interval(one.rows[0]), color=_colour(one.curve), linewidth=1.4)
+    return line
 
 
-def _line(axes: Axes, panel: Panel, one: Series, index: int, count: int) -> None:
+def _spread(axes: Axes, lines: Sequence[Line2D]) -> None:
+    """Lines that would hide each other stand a line's width above each other, in the middle their own height."""
+    from matplotlib.transforms import ScaledTranslation
+
+    low, high = axes.get_ylim()
+    for alike in _alike(lines, NEAR * (high - low)):
+        for index, line in enumerate(alike):
+            points = SPACE * (index - (len(alike) - 1) / 2)
+            shift = ScaledTranslation(0, points / 72, axes.figure.dpi_scale_trans)
+            line.set_transform(line.get_transform() + shift)
+
+
+def _alike(lines: Sequence[Line2D], near: float) -> list[list[Line2D]]:
+    """The lines in groups, in each of which one is nowhere further than that from the next."""
+    groups: list[list[Line2D]] = []
+    for line in sorted(lines, key=_heights):
+        for group in groups:
+            if np.allclose(_heights(group[-1]), _heights(line), rtol=0, atol=near, equal_nan=True):
+                group.append(line)
+                break
+        else:
+            groups.append([line])
+    return groups
+
+
+def _heights(line: Line2D) -> list[float]:
+    return np.asarray(line.get_ydata(), dtype=float).tolist()
+
+
+def _line(axes: Axes, panel: Panel, one: Series, index: int, count: int) -> Line2D:
     """Curves stand a little beside each other: equal ones are all seen."""
     x = [at + SHIFT * (index - (count - 1) / 2) / count for at in range(len(one.rows))]
     y = [_value(panel, row) for row in one.rows]
-    axes.plot(x, y, label=one.curve.label, linewidth=1.4, **_stroke(one.curve), **_mark(one.curve))
+    (line,) = axes.plot(x, y, label=one.curve.label, linewidth=1.4, **_stroke(one.curve), **_mark(one.curve))
     for at, height, row in zip(x, y, one.rows, strict=True):
         _whisker(axes, at, height, panel.interval(row), color=_colour(one.curve), alpha=0.55, linewidth=0.9)
+    return line
 
 
 def _group(axes: Axes, panel: Panel, one: Series, index: int, count: int) -> None:

@@ -21,8 +21,8 @@ except ImportError:  # a system without such locks
 _KIND = "simsd"
 _BEGIN = json.dumps({"journal": _KIND})[:-1].encode()  # of the first line of every journal, and of no other file
 _WORDS = {
-    "model_files": "the files of the model (by name, size and time)",
-    "draft_model_files": "the files of the draft model (by name, size and time)",
+    "model_files": "the files of the model (by name, size, time and contents)",
+    "draft_model_files": "the files of the draft model (by name, size, time and contents)",
     "fingerprint": "the prompts (by fingerprint)",
     "workload": "prompts of",
 }

@@ -73,11 +73,28 @@ class Sample:
         numbers = (_number(data, name, whole=True) for name in ("repeat", "group", "peak_bytes"))
         repeat, group, peak_bytes = map(int, numbers)
         costs = {name: _number(cost, name) for name in COUNTED}
-        return cls(cell, repeat, group, [Answer.from_dict(answer) for answer in answers], costs, peak_bytes)
+        read = [Answer.from_dict(answer) for answer in answers]
+        _agree(costs, sum(answer.tokens for answer in read))
+        return cls(cell, repeat, group, read, costs, peak_bytes)
 
 
 _KINDS: dict[str, type] = {"cell": str, "answers": list, "cost": dict}
+_OF_A_ROUND = tuple(
+    name for name in COUNTED if not name.startswith("prefill_") and name not in ("target_forwards", "seconds")
+)
 _MOST = 2**63  # no count or time is as large
+
+
+def _agree(cost: dict[str, float], tokens: int) -> None:
+    """Raises ValueError where counts contradict each other: all that a round counts is of a target forward."""
+    forwards = cost["target_forwards"]
+    if forwards == 0:
+        found = {"tokens": tokens} | {name: cost[name] for name in _OF_A_ROUND}
+        if beside := next((name for name, value in found.items() if value), None):
+            raise ValueError(f"'target_forwards' is {forwards}, though {beside!r} is {_short(found[beside])}")
+    for part, whole in (("rounds", "target_forwards"), ("accepted_tokens", "drafted_tokens")):
+        if cost[part] > cost[whole]:
+            raise ValueError(f"{part!r} is {_short(cost[part])}, more than {whole!r}, {_short(cost[whole])}")
 
 
 def _value(data: Any, name: str, kind: type) -> Any:

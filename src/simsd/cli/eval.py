@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -76,26 +76,29 @@ def evaluate(
     flags = {"--include-path": include_path, "--data": data, "--num-fewshot": num_fewshot}
     _check_flags(bool(names), raw, flags | {"--apply-chat-template": chat, "--confirm-run-unsafe-code": unsafe})
     chosen = list(dict.fromkeys(suites or ([] if names else GRADED)))
-    files = data_files(data)
-    # what the user got wrong is found before minutes are spent on the model
-    outputs.check([("--output", output)], _inputs(chosen, files))
-    questions = _questions(chosen, limit)
-    params = options.sampling_params()
-    generation = _generation(options) if names else {}
-    more: dict[str, Any] = {"num_fewshot": num_fewshot, "limit": limit, "chat": chat, "unsafe": unsafe}
-    found = Found(asked={name: len(each) for name, each in questions.items()}, tasks=names)
-    with outputs.stream(output) as out:
-        try:
-            task_list = _find(names, include_path, files, unsafe)
-            with common.loading("Loading the model"):
-                llm = common.make_llm(options, max_num_seqs=batch_size)
-            found.llm = llm
-            for name in chosen:
-                _suite(llm, name, questions[name], params, raw, found, out)
-            if task_list is not None:
-                _tasks(llm, task_list, found, out, gen_kwargs=generation, **more)
-        except KeyboardInterrupt:
-            found.interrupted = True
+    from simsd.evaluation.quiet import quiet
+
+    with quiet() if names else nullcontext():
+        files = data_files(data)
+        # what the user got wrong is found before minutes are spent on the model
+        outputs.check([("--output", output)], _inputs(chosen, files))
+        questions = _questions(chosen, limit)
+        params = options.sampling_params()
+        generation = _generation(options) if names else {}
+        more: dict[str, Any] = {"num_fewshot": num_fewshot, "limit": limit, "chat": chat, "unsafe": unsafe}
+        found = Found(asked={name: len(each) for name, each in questions.items()}, tasks=names)
+        with outputs.stream(output) as out:
+            try:
+                task_list = _find(names, include_path, files, unsafe)
+                with common.loading("Loading the model"):
+                    llm = common.make_llm(options, max_num_seqs=batch_size)
+                found.llm = llm
+                for name in chosen:
+                    _suite(llm, name, questions[name], params, raw, found, out)
+                if task_list is not None:
+                    _tasks(llm, task_list, found, out, gen_kwargs=generation, **more)
+            except KeyboardInterrupt:
+                found.interrupted = True
     _end(found, output, out.failures, as_json)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
     from simsd.llm import LLM
 
 _PROMPTS, _RUN = "Prompts", "Measurement"
-LEAST = 16  # columns that names have in the narrowest terminal
+LEAST = 14  # columns that names have in the narrowest terminal
+_PARTS = re.compile(r"[^=_-]*[=_-]|[^=_-]+")
 PROMPTS_EACH = 2  # of a suite or task, unless --limit says otherwise: a run on the embedded pair takes seconds
 
 Suites = Annotated[
@@ -128,8 +131,11 @@ class Prompts:
         limit: int | None,
     ) -> Prompts:
         """All suites where nothing is named. Raises ConfigError."""
+        from simsd.evaluation.quiet import no_bars
         from simsd.evaluation.suites import SUITES
 
+        if tasks:
+            no_bars()
         if data and not tasks:
             raise ConfigError("--data is given, but no --task; name the task, such as simsd_gsm8k, or leave it out.")
         if not suites and not files and not tasks:
@@ -145,6 +151,7 @@ class Prompts:
 def workload(asked: Prompts) -> list[Item]:
     """The prompts themselves. Raises ConfigError."""
     from simsd.benchmark.workload import load_items, task_items
+    from simsd.evaluation.quiet import quiet
     from simsd.evaluation.suites import SUITES
 
     for name in asked.suites:
@@ -153,7 +160,8 @@ def workload(asked: Prompts) -> list[Item]:
     few = PROMPTS_EACH if asked.limit is None else asked.limit
     items = load_items(asked.suites, few) if asked.suites else []
     items += load_items(asked.files, asked.limit, [*asked.suites, *asked.tasks]) if asked.files else []
-    return items + [item for name in asked.tasks for item in task_items(name, few, asked.data)]
+    with quiet() if asked.tasks else nullcontext():
+        return items + [item for name in asked.tasks for item in task_items(name, few, asked.data)]
 
 
 def check_files(results: Sequence[outputs.Named], run_file: Path | None, restart: bool, asked: Prompts) -> None:
@@ -269,4 +277,15 @@ def table(
 
 
 def _folded(name: str, room: int, indent: str = "") -> str:
-    return textwrap.fill(name, room, initial_indent=indent, subsequent_indent=f"{indent}    ")
+    """Lines of that room. They break between words, and a word that is too long after its signs; not inside a part."""
+    lines, further = [""], f"{indent}  "
+    for word in name.split():
+        fits = len(further) + len(word) <= room
+        for at, part in enumerate([word] if fits else _PARTS.findall(word)):
+            start = indent if len(lines) == 1 else further
+            joined = f"{lines[-1]}{' ' if lines[-1] and not at else ''}{part}"
+            if lines[-1] and len(start) + len(joined) > room:
+                lines.append(part)
+            else:
+                lines[-1] = joined
+    return "\n".join(f"{further if at else indent}{line}" for at, line in enumerate(lines))

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lm_eval.evaluator import simple_evaluate
+import numpy as np
+from lm_eval.defaults import DEFAULT_OTHER_SEED, DEFAULT_RANDOM_SEED
+from lm_eval.evaluator import evaluate
 from lm_eval.tasks import TaskManager
 
 from simsd.errors import ConfigError, SimsdError
@@ -157,17 +160,19 @@ def run_tasks(
     Raises: ConfigError where a task cannot be loaded, or has fewer examples than are asked for; Interrupted.
     """
     model = SimsdLM(llm)
-    evaluate: Any = simple_evaluate  # its decorator hides its signature from type checkers
+    run: Any = evaluate  # its decorator hides its signature from type checkers
+    random.seed(DEFAULT_RANDOM_SEED)
+    np.random.seed(DEFAULT_OTHER_SEED)  # the generators that tasks use
     try:
-        found = evaluate(
+        loaded: Any = manager.load(list(names))
+        for task in loaded["tasks"].values():
+            _set_up(task, num_fewshot, gen_kwargs or {})
+        found = run(
             model,
-            tasks=list(names),
-            num_fewshot=num_fewshot,
+            loaded,
             limit=limit,
             apply_chat_template=chat,
             fewshot_as_multiturn=chat,
-            gen_kwargs=dict(gen_kwargs or {}) or None,
-            task_manager=manager,
             confirm_run_unsafe_code=unsafe,
             bootstrap_iters=1000,
         )
@@ -187,6 +192,16 @@ def run_tasks(
         for name, figures in (found["results"] | found.get("groups", {})).items()
     ]
     return _run(model, results, samples)
+
+
+def _set_up(task: Any, num_fewshot: int | None, gen_kwargs: Mapping[str, Any]) -> None:
+    """How a task is asked, as the harness's command line has it: one that says it takes no examples gets none."""
+    if gen_kwargs and task.get_config("output_type") == "generate_until":
+        task.set_config(key="generation_kwargs", value=dict(gen_kwargs), update=True)
+    own = task.get_config("num_fewshot")
+    if own != 0:
+        task.set_config(key="num_fewshot", value=(own or 0) if num_fewshot is None else num_fewshot)
+    task.set_fewshot_seed(seed=DEFAULT_OTHER_SEED)
 
 
 def _run(model: SimsdLM, results: list[TaskResult], samples: list[dict[str, Any]], *, partial: bool = False) -> TaskRun:

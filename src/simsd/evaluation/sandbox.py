@@ -4,9 +4,10 @@ A guard rail, not a security boundary: it stops what a language model writes by 
 floods, deleted files, stray processes), and code made to break out will find a way. Grade hostile code in a
 container or a virtual machine.
 
-That a program passed is decided outside the interpreter that it runs in: leaving early, frames, the garbage collector,
-tracing, and rebinding builtins give no pass. It may still answer its tests dishonestly: with objects that equal
-everything, or by names of its own for what the tests call. Native code could do anything.
+That a program passed is decided outside the interpreter that it runs in: leaving early, the garbage collector, tracing,
+rebinding builtins, and whatever a frame reaches give no pass. It may still answer its tests dishonestly: with objects
+that equal everything, by names of its own for what the tests call, or with what it reads in the frame of the test that
+called it. Native code could do anything.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from simsd.errors import ConfigError, SimsdError
@@ -35,16 +36,20 @@ _GUARD = Path(__file__).with_name("sandbox_guard.py")
 
 @dataclass(frozen=True)
 class Limits:
-    """What the process may use: seconds of CPU and of wall clock, bytes of memory and of each file, report length."""
+    """What the process may use: seconds of CPU and of wall clock, bytes of memory and of each file, report length.
+
+    entries: how many folders it may make and how often it may open a file for writing; removing them takes time too.
+    """
 
     cpu_seconds: int = 5
     wall_seconds: float = 10.0
     memory_bytes: int = 512 << 20
     file_bytes: int = 1 << 20
     report_bytes: int = 1 << 16
+    entries: int = 1000
 
     def __post_init__(self) -> None:
-        if min(self.cpu_seconds, self.wall_seconds, self.memory_bytes, self.file_bytes, self.report_bytes) <= 0:
+        if min(asdict(self).values()) <= 0:
             raise ConfigError(f"every limit must be positive: {self}")
 
 
@@ -83,6 +88,7 @@ def run_tests(code: str, tests: Sequence[str], limits: Limits | None = None) -> 
             "cpu_seconds": limits.cpu_seconds,
             "memory_bytes": limits.memory_bytes,
             "file_bytes": limits.file_bytes,
+            "entries": limits.entries,
         }
         report, ending = _run(json.dumps(request).encode(), folder, limits)
     finally:

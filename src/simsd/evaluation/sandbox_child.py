@@ -20,7 +20,7 @@ SETUP = """
 import builtins, sys
 private = {{"__builtins__": dict(vars(builtins)), "__name__": "guard"}}
 exec(compile({guard!r}, "guard", "exec"), private)
-private["guard"]({folder!r})
+private["guard"]({folder!r}, {entries})
 sys.modules["solution"] = sys.modules["__main__"]
 __name__ = "solution"
 __builtins__ = dict(vars(builtins))  # the tests' own: the code may rebind the others
@@ -42,7 +42,7 @@ def limit(request: dict[str, Any]) -> None:
             resource.setrlimit(getattr(resource, name), (value, value))
 
 
-def interpreter(guard: str, folder: str) -> tuple[Any, Any]:
+def interpreter(guard: str, folder: str, entries: int) -> tuple[Any, Any]:
     """`run_string` and a guarded interpreter for it. No module that leads to either stays behind."""
     try:
         module = import_module("_interpreters")
@@ -51,7 +51,7 @@ def interpreter(guard: str, folder: str) -> tuple[Any, Any]:
         module = import_module("_xxsubinterpreters")
         own = module.create(isolated=False)
     run_string = module.run_string
-    if (problem := run_string(own, SETUP.format(guard=guard, folder=folder))) is not None:
+    if (problem := run_string(own, SETUP.format(guard=guard, folder=folder, entries=entries))) is not None:
         raise RuntimeError(reason(problem))
     del sys.modules[module.__name__]
     return run_string, own
@@ -74,7 +74,7 @@ def main() -> None:
     os.dup2(quiet, 1)
     gc.disable()
     limit(request)
-    run_string, own = interpreter(request["guard"], request["folder"])
+    run_string, own = interpreter(request["guard"], request["folder"], request["entries"])
     sources = (request["code"], *request["tests"])
     proof = request.pop("proof").encode()
     write, leave = os.write, os._exit

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib.resources
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ import torch
 from simsd.errors import ConfigError, ModelError, PairError
 from simsd.models import registry
 from simsd.models.config import ModelConfig
+from simsd.models.fingerprint import fingerprint
 from simsd.models.parts import Parts
 from simsd.models.protocol import Model
 from simsd.models.shard import WHOLE, Shard
@@ -134,18 +134,11 @@ def look_at(
         ModelError: the checkpoint is not found, incomplete or not supported.
     """
     folder = resolve(model)
-    files_then = fingerprint(folder)
+    files_then = fingerprint(folder, _PATTERNS)
     config = read_config(model, folder, mask_token_id, block_length)
     chosen = pick_dtype(dtype, device, config, WeightFiles(folder).nbytes)
     tokenizer = Tokenizer.from_folder(folder, config.mask_token_id)
     return Checkpoint(folder, config, chosen, files_then, int8), tokenizer
-
-
-def fingerprint(folder: Path) -> str:
-    """Changes with the files of a checkpoint: with a name, a size or a time of last change. No weights are read."""
-    files = sorted({file for pattern in _PATTERNS for file in folder.glob(pattern) if file.is_file()})
-    states = [(file.name, state.st_size, state.st_mtime_ns) for file in files for state in (file.stat(),)]
-    return hashlib.sha256(repr(states).encode()).hexdigest()[:16]
 
 
 def read_config(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import datasets
 
 from simsd.errors import ConfigError
 from simsd.evaluation.graders import grade
+from simsd.evaluation.lines import parse, read_text, text_of, texts_of
 from simsd.evaluation.suites import MBPP_PROMPT, Question
 
 # The splits of the MBPP paper, by task id: three examples for the prompt, 500 questions.
@@ -38,16 +40,19 @@ def mbpp(mbpp: str | None = None, **_: Any) -> Any:
 
 
 def _file(name: str, path: str, *columns: str) -> Any:
-    """Its lines, each with the texts (or the list of texts) that a question has. Raises ConfigError."""
-    rows: Any = datasets.load_dataset("json", data_files=path, split="train")
-    for number, row in enumerate(rows, start=1):
+    """Its lines, each with the texts (or the list of texts) that a question has. Raises ConfigError naming a line."""
+
+    def check(row: dict[str, Any]) -> None:
         for column in columns:
-            if not isinstance(row.get(column), list if column == "test_list" else str):
-                raise ConfigError(
-                    f"task simsd_{name} cannot be loaded: in --data {name}={path}, question {number} has no "
-                    f"{column!r} of the right kind; it takes {name.upper()} as published"
-                )
-    return rows
+            (texts_of if column == "test_list" else text_of)(row, column)
+
+    try:
+        if not parse(read_text(Path(path)), path, check):
+            raise ConfigError(f"{path} has no questions")
+    except ConfigError as error:
+        published = f"--data {name} takes {name.upper()} as published, a JSON object a line"
+        raise ConfigError(f"task simsd_{name} cannot be loaded: {error}; {published}") from error
+    return datasets.load_dataset("json", data_files=path, split="train")
 
 
 def _with_ids(rows: Any, ids: range) -> Any:
