@@ -145,7 +145,7 @@ def test_a_limit_below_one_block_is_refused(llm):
 
 def test_a_very_long_block_is_bounded(llm):
     with pytest.warns(UserWarning, match="block length"):
-        wide = llm.with_options(method="exact", block_length=256)
+        wide = llm.with_options(method="exact", block_length=128)
     out = wide.generate("hello", SamplingParams(max_tokens=4, denoising_steps=2))[0]
     assert out.error is None
     assert out.stats.query_tokens_per_forward < 10_000

@@ -95,7 +95,7 @@ def test_a_draft_model_elsewhere_changes_no_text(places: tuple[str, str], temper
     prompts = [[1 + i, 5, 9, 2, 7] for i in range(3)]
     device, draft_device = places
     options: dict[str, Any] = {"dtype": "float64", "device": device}
-    apart = LLM(TARGET, draft_model=DRAFT, draft_device=draft_device, **options)
+    apart = LLM(TARGET, draft_model=DRAFT, draft_device=draft_device, num_speculative_tokens=8, **options)
     plain = LLM(TARGET, method="none", **options)
     assert [c.token_ids for c in apart.generate(prompts, params)] == [
         c.token_ids for c in plain.generate(prompts, params)
