@@ -31,7 +31,7 @@ def folder(name: str, noise: float) -> Path:
 
 def llm(name: str, method: str, dtype: str, quantize: str, **options: Any) -> LLM:
     given: dict[str, Any] = {"dtype": dtype, "device": "cpu", "method": method, "quantize": quantize}
-    window = {"num_speculative_tokens": 8}  # whatever the clock says
+    window: dict[str, Any] = {"num_speculative_tokens": 8}  # whatever the clock says
     return LLM(folder(name, 0.0), draft_model=folder(name, 0.02), **given, **(window | options))
 
 
