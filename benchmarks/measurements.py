@@ -1,6 +1,6 @@
 """What docs/results.md is made from: the embedded pair in every way to decode, and the paper's ablations.
 
-    python benchmarks/measurements.py            # everything (about an hour and a half on one core), then the page
+    python benchmarks/measurements.py            # everything (about an hour on one core), then the page
     python benchmarks/measurements.py --page     # the page and its plots alone, from the committed figures
 
 A measurement that is interrupted goes on where it was. Compare ratios, not absolute figures.
@@ -94,8 +94,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--page", action="store_true", help="measure nothing")
     parser.add_argument("--only", nargs="+", choices=("speed", "text", "sweeps"), default=("speed", "text", "sweeps"))
-    parser.add_argument("--speed-questions", type=int, default=12, help="of each suite, for the speed")
-    parser.add_argument("--sweep-questions", type=int, default=6, help="of each suite, for the ablations")
+    parser.add_argument("--speed-questions", type=int, default=6, help="of each suite, for the speed")
+    parser.add_argument("--sweep-questions", type=int, default=4, help="of each suite, for the ablations")
     parser.add_argument("--text-questions", type=int, help="of each suite, for the text; default: all")
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1)
