@@ -12,7 +12,6 @@ import threading
 from collections import defaultdict
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field, replace
-from itertools import takewhile
 
 import torch
 from torch import Tensor
@@ -20,6 +19,7 @@ from torch import Tensor
 from simsd.core.draft import BlockState
 from simsd.core.layout import Layout, unrolled, with_pending
 from simsd.core.states import States
+from simsd.engine.places import common
 from simsd.engine.runner import PREFILL_ROWS, Runner
 from simsd.errors import NumericalError, PromptError
 
@@ -174,13 +174,12 @@ class Scorer:
         """[J, V] of the tree's judged rows behind `text`, whose last blocks are stored by the same forward."""
         size, device = self.runner.block_length, self.runner.model.device
         stored, self._stored = self._stored, []  # nothing is, should this forward fail
-        common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(stored, text, strict=False)))
-        common -= common % size
-        ahead = max(common, len(text) - PREFILL_ROWS // size * size)
-        if common == 0:
+        shared = common(stored, text, size)
+        ahead = max(shared, len(text) - PREFILL_ROWS // size * size)
+        if shared == 0:
             self.runner.clear(0)
-        if ahead > common:
-            self.runner.prefill(0, text[common:ahead], common)
+        if ahead > shared:
+            self.runner.prefill(0, text[shared:ahead], shared)
         pending = torch.tensor(text[ahead:], dtype=torch.long, device=device).view(1, (len(text) - ahead) // size, size)
         count = torch.tensor([pending.shape[1]], device=device)
         start = torch.tensor([len(text)], device=device)
