@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from simsd.models.operators import works
+
 
 class Linear:
     """y = x W^T + b for x `[..., in]`, W `[out, in]`, b `[out]` or None.
@@ -35,10 +37,9 @@ def can_pack(device_type: str, dtype: torch.dtype) -> bool:
 
 @functools.cache
 def _pack_works(dtype: torch.dtype) -> bool:
-    # These operators are what PyTorch's own compiler calls, not a public API: try them before relying on them.
-    try:
+    def check() -> bool:
         weight = torch.ops.mkldnn._reorder_linear_weight(torch.ones(16, 16, dtype=dtype))
         y = torch.ops.mkldnn._linear_pointwise.default(torch.ones(2, 16, dtype=dtype), weight, None, "none", [], "")
         return bool((y == 16).all())
-    except (AttributeError, RuntimeError, NotImplementedError, TypeError):
-        return False
+
+    return works(check)

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from simsd.models.operators import works
 from simsd.models.quantized import Int8Linear
 
 Layers = Sequence[Int8Linear]
@@ -144,10 +145,7 @@ def _grouped_works(weight: Tensor) -> bool:
     """Whether PyTorch's grouped product takes this stack, on its device and in its dtype: it has come by and by."""
     ends = torch.ones(weight.shape[0], dtype=torch.long, device=weight.device)
     rows = weight.new_zeros(1, weight.shape[2])
-    try:
-        return bool((_grouped(rows, weight, ends[:1] - 1, ends) == 0).all())
-    except (AttributeError, RuntimeError, NotImplementedError, TypeError):
-        return False
+    return works(lambda: bool((_grouped(rows, weight, ends[:1] - 1, ends) == 0).all()))
 
 
 def router_dtype(dtype: torch.dtype) -> torch.dtype:

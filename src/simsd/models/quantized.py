@@ -14,6 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from simsd.models.operators import works
+
 LEVELS = 127  # a whole number of a weight or an input is from -127 to 127
 _FEW_LEVELS = 63  # of an input on x86 without VNNI, where sums of two products have to fit into 16 bits
 _TINY = 1e-30  # the least largest number of a row: zeros stay zeros
@@ -108,20 +110,14 @@ def onednn_levels() -> int:
 
 
 def _onednn_is_right(levels: int) -> bool:
-    # Operators that PyTorch's own compiler calls, not a public API; and the largest numbers may overflow inside.
+    # the largest numbers may overflow inside
     rows = torch.tensor([[levels], [-levels]]).repeat(1, 64).float()
     weight = torch.tensor([[LEVELS], [-LEVELS]], dtype=torch.int8).repeat(8, 64)
     expected = rows @ weight.T.float()
-    try:
-        return torch.equal(_onednn(rows, _pack_for_onednn(weight), torch.ones(16), levels), expected)
-    except (AttributeError, RuntimeError, NotImplementedError, TypeError):
-        return False
+    return works(lambda: torch.equal(_onednn(rows, _pack_for_onednn(weight), torch.ones(16), levels), expected))
 
 
 @functools.cache
 def _cuda_works(device: torch.device) -> bool:
     ones = torch.ones(16, 16, dtype=torch.int8, device=device)
-    try:
-        return bool((_cuda(ones.float(), ones, ones[0].float(), LEVELS) == 16).all())
-    except (AttributeError, RuntimeError, NotImplementedError, TypeError):
-        return False
+    return works(lambda: bool((_cuda(ones.float(), ones, ones[0].float(), LEVELS) == 16).all()))
