@@ -16,7 +16,6 @@ import statistics
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -27,7 +26,7 @@ from simsd.benchmark.device import device_name
 from simsd.benchmark.measure import Settings
 from simsd.benchmark.run import run
 from simsd.benchmark.workload import Item, ask, load_items
-from simsd.core.layout import block_causal
+from simsd.engine.costs import forward_of
 from simsd.engine.runner import Runner
 from simsd.evaluation.suites import SUITES
 
@@ -67,15 +66,11 @@ def forwards(llm: LLM) -> dict[int, float]:
     for rows in ROWS:
         count = -(-rows // size) * size
         runner = Runner(model, mask_id, size, llm.config.max_position_embeddings)
-        runner.reserve(1, PREFIX + count + 1)
-        layout = block_causal(
-            torch.zeros(1, count, dtype=torch.long, device=llm.device), torch.tensor([PREFIX], device=llm.device), size
-        )
-        layout = replace(layout, judge=torch.arange(count, device=llm.device)[None])
+        forward = forward_of(runner, count, PREFIX)
         taken = []
         for _ in range(21):
             begin = time.perf_counter()
-            runner.logits(layout, [PREFIX], [0])[0, -1, 0].item()  # waits for the device
+            forward()
             taken.append(time.perf_counter() - begin)
         found[count] = statistics.median(taken[1:])
     return found

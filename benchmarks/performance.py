@@ -26,7 +26,7 @@ from torch import Tensor
 from simsd import LLM, SamplingParams, __version__
 from simsd.benchmark.device import device_name
 from simsd.benchmark.workload import ask, load_items
-from simsd.core.layout import block_causal
+from simsd.engine.costs import forward_of
 from simsd.engine.runner import Runner
 from simsd.evaluation.statistics import Spread
 from simsd.evaluation.suites import SUITES
@@ -103,11 +103,7 @@ def forward_call(model: Transformer, rows: int, prefix: int) -> Callable[[], obj
     """A forward of so many query tokens behind a prefix, head included."""
     config = model.config
     assert config.mask_token_id is not None
-    runner = Runner(model, config.mask_token_id, BLOCK, config.max_position_embeddings)
-    runner.reserve(1, prefix + rows + 1)
-    layout = block_causal(torch.zeros(1, rows, dtype=torch.long), torch.tensor([prefix]), BLOCK)
-    layout = replace(layout, judge=torch.arange(rows)[None])
-    return lambda: runner.logits(layout, [prefix], [0])
+    return forward_of(Runner(model, config.mask_token_id, BLOCK, config.max_position_embeddings), rows, prefix)
 
 
 # ---------------------------------------------------------------------- where the time goes

@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -74,15 +75,22 @@ def measure(model: Model, mask_id: int, block_length: int, max_position: int) ->
     return CostTable(tuple(rows), tuple(seconds))
 
 
-def _median(runner: Runner, rows: int, prefix: int) -> float:
+def forward_of(runner: Runner, rows: int, prefix: int) -> Callable[[], object]:
+    """A forward of so many rows behind so many stored tokens, head included, to be timed; it waits for the device."""
     device = runner.model.device
+    runner.reserve(1, prefix + rows + 1)
     ids = torch.zeros(1, rows, dtype=torch.long, device=device)
     layout = block_causal(ids, torch.tensor([prefix], device=device), runner.block_length)
     layout = replace(layout, judge=torch.arange(rows, device=device)[None])
+    return lambda: runner.logits(layout, [prefix], [0])[0, -1, 0].item()
+
+
+def _median(runner: Runner, rows: int, prefix: int) -> float:
+    forward = forward_of(runner, rows, prefix)
     taken = []
     for _ in range(REPEATS + 1):
         begin = time.perf_counter()
-        runner.logits(layout, [prefix], [0])[0, -1, 0].item()  # waits for the device
+        forward()
         taken.append(time.perf_counter() - begin)
         if taken[-1] > BUDGET / 4:
             break
