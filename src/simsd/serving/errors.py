@@ -86,6 +86,16 @@ def shutting_down() -> ApiError:
     )
 
 
+def crowded() -> ApiError:
+    return ApiError(
+        "there are too many connections; try again later, and send requests at once when you are connected",
+        status=503,
+        kind="server_error",
+        code="too_many_connections",
+        retry_after=1,
+    )
+
+
 def request_late(seconds: float) -> ApiError:
     return ApiError(f"the request did not arrive within {seconds:g} s", status=408, kind="timeout_error")
 

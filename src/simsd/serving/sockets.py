@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from simsd.errors import ConfigError
-from simsd.serving.errors import ApiError, raw_response, request_late
+from simsd.serving.errors import ApiError, crowded, raw_response, request_late
 from simsd.serving.logs import event
 
 if TYPE_CHECKING:
@@ -69,9 +69,9 @@ class ClientSocket(H11Protocol):
         others = [one for one in self.connections if isinstance(one, ClientSocket) and one is not self]
         rivals = [one for one in others if one.idle and not one.transport.is_closing()]
         if rivals:
-            min(rivals, key=lambda one: one._since).give_up(_crowded())
+            min(rivals, key=lambda one: one._since).give_up(crowded())
         else:
-            self._refuse(_crowded())
+            self._refuse(crowded())
 
     def data_received(self, data: bytes) -> None:
         self._spoke = True
@@ -111,13 +111,3 @@ class ClientSocket(H11Protocol):
         if not self.transport.is_closing():
             self.transport.write(raw_response(error))
         self.transport.close()
-
-
-def _crowded() -> ApiError:
-    return ApiError(
-        "there are too many connections; try again later, and send requests at once when you are connected",
-        status=503,
-        kind="server_error",
-        code="too_many_connections",
-        retry_after=1,
-    )
