@@ -20,7 +20,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 from rich.console import Console
@@ -28,7 +28,7 @@ from rich.table import Table
 
 from benchmarks.peers.peer import Answer, Peer, PeerError, Spec
 from simsd.benchmark.device import device_name
-from simsd.benchmark.workload import load_items
+from simsd.benchmark.workload import load_items, prompt_of
 from simsd.errors import SimsdError
 from simsd.evaluation.statistics import Spread
 from simsd.evaluation.suites import SUITES
@@ -78,14 +78,11 @@ def questions(tokenizer: Tokenizer, names: Sequence[str], limit: int | None) -> 
     """The prompts as every peer gets them: text, and its ids."""
     found = []
     for item in load_items(names, limit):
-        if isinstance(item.prompt, str):
-            found.append(Question(item.prompt, tokenizer.encode(item.prompt)))
-        elif tokenizer.chat_template is None:
-            text = "\n\n".join(message["content"] for message in item.prompt)
-            found.append(Question(text, tokenizer.encode(text)))
+        prompt = prompt_of(tokenizer, item)
+        if isinstance(prompt, str):
+            found.append(Question(prompt, tokenizer.encode(prompt)))
         else:
-            text = tokenizer.render_chat(item.prompt)
-            found.append(Question(text, tokenizer.apply_chat_template(item.prompt)))
+            found.append(Question(tokenizer.render_chat(cast("Any", item.prompt)), prompt))
     return found
 
 

@@ -17,6 +17,7 @@ from simsd.evaluation.lines import parse, read_text, text_of
 from simsd.evaluation.suites import SUITES, Question, load_suite, messages, question_of
 from simsd.llm import LLM, Completion, SamplingParams
 from simsd.models.prompts import prompt_ids
+from simsd.models.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ def lengths(llm: LLM, items: Sequence[Item]) -> list[int]:
     found = []
     for number, item in enumerate(items, start=1):
         try:
-            found.append(len(prompt_ids(_prompt(llm, item), llm.tokenizer, llm.config, llm.max_model_len)))
+            found.append(len(prompt_ids(prompt_of(llm.tokenizer, item), llm.tokenizer, llm.config, llm.max_model_len)))
         except PromptError as error:
             raise PromptError(f"prompt {number} ({item.source}): {error}") from error
     return found
@@ -110,16 +111,17 @@ def lengths(llm: LLM, items: Sequence[Item]) -> list[int]:
 
 def ask(llm: LLM, items: Sequence[Item], params: Sequence[SamplingParams]) -> list[Completion]:
     """Decodes the items as one batch; conversations go through the chat template where the checkpoint has one."""
-    prompts: list[Any] = [_prompt(llm, item) for item in items]
+    prompts: list[Any] = [prompt_of(llm.tokenizer, item) for item in items]
     return llm.generate(prompts, list(params))
 
 
-def _prompt(llm: LLM, item: Item) -> str | list[int]:
+def prompt_of(tokenizer: Tokenizer, item: Item) -> str | list[int]:
+    """What is decoded: text as it is, or the ids of a conversation; its text where there is no chat template."""
     if isinstance(item.prompt, str):
         return item.prompt
-    if llm.tokenizer.chat_template is None:
+    if tokenizer.chat_template is None:
         return "\n\n".join(message["content"] for message in item.prompt)
-    return llm.tokenizer.apply_chat_template(item.prompt)
+    return tokenizer.apply_chat_template(item.prompt)
 
 
 def fingerprint(items: Sequence[Item]) -> str:
