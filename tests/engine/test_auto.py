@@ -135,6 +135,17 @@ def test_where_rows_are_free_all_states_are_verified():
     assert auto.choose([1.0, 0.5, 0.1, 0.01], 1, True, 1) == 4
 
 
+@pytest.mark.parametrize("draft", [1.0, 10.0, 100.0])
+@pytest.mark.parametrize("value", [0.05, 0.5])
+def test_trying_again_costs_little_however_much_a_draft_costs(draft, value):
+    table = CostTable((4, 256), (1.0, 1.5))
+    auto = Auto(lambda: table, 4)
+    world(auto, table, draft, value, 8)  # the first rounds, in which nothing is known yet
+    earned, chosen = world(auto, table, draft, value, 3000)
+    assert earned >= 0.97 * world(Fixed(table, 0, 1), table, draft, value)[0]
+    assert sum(blocks > 0 for blocks in chosen) >= 1 or draft == 100.0
+
+
 def test_what_was_given_up_is_tried_again():
     auto = Auto(lambda: STEEP, 4)
     world(auto, STEEP, 0.004, 0.05, 100)

@@ -21,8 +21,9 @@ from dataclasses import dataclass, field
 from simsd.engine.costs import CostTable
 
 MOST_BLOCKS = 3
-FIRST = (2, 2, 0)  # windows of the first rounds: without an ordinary one its overhead would be a guess
-PROBE = 64  # rounds after which a longer window, or any where drafting seemed not to pay, is tried again
+FIRST = (1, 1, 0)  # windows of the first rounds: without an ordinary one its overhead would be a guess
+PROBE = 64  # rounds after which a longer window, or any where drafting seemed not to pay, is tried again, at the earliest
+CURIOSITY = 0.01  # share of the tokens that such trials may cost
 MEMORY = 0.96  # of a running sum, a round
 RECENT = 15  # rounds whose median is the overhead
 LEAST = 0.01  # states that are less likely never pay
@@ -65,7 +66,7 @@ class Window:
     states: float = 1.0
     visits: float = 1.0
     seen: int = 0
-    tried: int = -PROBE
+    tried: int | None = None
     overhead: float | None = None
     _overheads: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
 
@@ -120,7 +121,12 @@ class Auto:
         }
         best = max(gains, key=lambda n: gains[n])
         longer = min(best + 1, MOST_BLOCKS)
-        return longer if self.rounds - self.windows[fresh, longer].tried >= PROBE else best
+        tried = self.windows[fresh, longer].tried
+        if tried is None:
+            return longer
+        usual = self.reveals.value * self.windows[fresh, best].visits
+        wait = (gains[best] - gains[longer]) / (CURIOSITY * usual)  # the more a trial costs, the more rarely
+        return longer if self.rounds - tried >= max(PROBE, wait) else best
 
     def choose(self, promise: Sequence[float], sequences: int, fresh: bool, blocks: int) -> int:
         """How many of the states to verify. promise: probability of a visit of a sequence's likeliest 1st, 2nd, 3rd ...
