@@ -24,7 +24,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from simsd import LLM, SamplingParams, __version__
+from simsd.benchmark.cell import matrix
 from simsd.benchmark.device import device_name
+from simsd.benchmark.measure import Settings
+from simsd.benchmark.run import run
 from simsd.benchmark.workload import ask, load_items
 from simsd.engine.costs import forward_of
 from simsd.engine.runner import Runner
@@ -46,6 +49,18 @@ from simsd.progress import track
 RESULT = Path(__file__).resolve().parent / "results" / "performance.json"
 BLOCK = 4
 REPEATS = 7
+METHODS = (
+    "method",
+    "schedule",
+    "tokens_per_second",
+    "ratio_to_static",
+    "ratio_to_schedule",
+    "tokens_per_forward",
+    "query_tokens_per_forward",
+    "draft_forwards_per_forward",
+    "ms_per_forward",
+    "same_text",
+)
 STATIC, DYNAMIC = "low_confidence_static", "low_confidence_dynamic"
 
 # The shapes of public models; the weights are random, which no time depends on.
@@ -109,7 +124,7 @@ def forward_call(model: Transformer, rows: int, prefix: int) -> Callable[[], obj
 # ---------------------------------------------------------------------- where the time goes
 GROUPS = {
     "products": ("mkldnn::", "aten::linear", "aten::addmm", "aten::mm"),
-    "attention": ("aten::bmm", "aten::baddbmm", "aten::_softmax"),
+    "attention": ("aten::_scaled_dot_product", "aten::_flash_attention", "aten::bmm", "aten::baddbmm", "aten::_softmax"),
     "norms": ("aten::linalg_vector_norm", "aten::hypot_", "aten::div"),
 }
 
@@ -262,6 +277,24 @@ def ratio(one: Sequence[float], other: Sequence[float]) -> Spread:
     return Spread.of([a / b for a, b in zip(one, other, strict=True)])
 
 
+# ---------------------------------------------------------------------- the methods, by threads and dtype
+def methods(questions: int, repeats: int) -> list[dict[str, Any]]:
+    """One sequence, greedy, B = 4: the methods against ordinary decoding, on one thread and on two, in both dtypes."""
+    items = load_items(SUITES, -(-questions // len(SUITES)))[:questions]
+    settings = Settings(max_tokens=128, repeats=repeats)
+    cells = matrix(("none", "simsd", "exact"), block_lengths=(BLOCK,))
+    before = torch.get_num_threads()
+    found = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        for dtype in ("float32", "bfloat16"):
+            report = run(LLM(method="none", dtype=dtype, device="cpu"), cells, items, settings, progress=True)
+            rows = [row.to_dict() for row in report.rows]
+            found += [{"threads": threads, "dtype": dtype, **{name: row[name] for name in METHODS}} for row in rows]
+    torch.set_num_threads(before)
+    return found
+
+
 # ---------------------------------------------------------------------- long texts
 def long_texts() -> list[dict[str, Any]]:
     """Forwards of 4 and of 20 query tokens by the length of the text, and the cache that it takes."""
@@ -303,11 +336,12 @@ def common_heads() -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = ("profile", "steps", "forwards", "batches", "long_texts", "common_heads")
+    parts = ("profile", "steps", "forwards", "batches", "methods", "long_texts", "common_heads")
     parser.add_argument("--page", action="store_true", help="measure nothing")
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     parser.add_argument("--questions", type=int, default=64, help="of the batches")
-    parser.add_argument("--repeats", type=int, default=3, help="of the batches")
+    parser.add_argument("--method-questions", type=int, default=12, help="of the methods")
+    parser.add_argument("--repeats", type=int, default=3, help="of the batches and the methods")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     if not args.page:
@@ -320,6 +354,7 @@ def main() -> None:
             "steps": steps,
             "forwards": forwards,
             "batches": lambda: batches(args.questions, args.repeats),
+            "methods": lambda: methods(args.method_questions, args.repeats),
             "long_texts": long_texts,
             "common_heads": common_heads,
         }

@@ -55,20 +55,19 @@ class Result:
     failure: str | None = None
 
     def to_dict(self, base: Result) -> dict[str, Any]:
-        """With what it comes to beside `base`: the ratio of tokens a second, and the share of equal texts."""
-        if self.failure is not None or base.failure is not None:
-            return {"peer": self.name, "failure": self.failure, "tokens_per_second": None, "ratio": None, "same": None}
-        speeds, others = self._speeds(), base._speeds()
-        ratios = [mine / other for mine, other in zip(speeds, others, strict=True) if other]
-        same = sum(mine == other for mine, other in zip(self.texts, base.texts, strict=True))
-        return {
-            "peer": self.name,
-            "failure": None,
-            "tokens": self.tokens[0],
-            "tokens_per_second": vars(Spread.of(speeds)),
-            "ratio": vars(Spread.of(ratios)) if ratios else None,
-            "same": same / len(self.texts),
-        }
+        """With what it comes to beside `base`, where neither failed: the ratio of tokens a second, and the share of
+        equal texts."""
+        row: dict[str, Any] = {"peer": self.name, "failure": self.failure}
+        row |= dict.fromkeys(("tokens", "tokens_per_second", "ratio", "same"))
+        if self.failure is not None:
+            return row
+        speeds = self._speeds()
+        row |= {"tokens": self.tokens[0], "tokens_per_second": vars(Spread.of(speeds))}
+        if base.failure is None:
+            ratios = [mine / other for mine, other in zip(speeds, base._speeds(), strict=True) if other]
+            same = sum(mine == other for mine, other in zip(self.texts, base.texts, strict=True))
+            row |= {"ratio": vars(Spread.of(ratios)) if ratios else None, "same": same / len(self.texts)}
+        return row
 
     def _speeds(self) -> list[float]:
         return [tokens / seconds for tokens, seconds in zip(self.tokens, self.seconds, strict=True)]

@@ -14,6 +14,7 @@ def load(model: str = "tiny", draft_model: str | None = None, **options: Any) ->
     llm = LLM(model, draft_model=draft_model, **options)
 
     def answer(ids: list[int], max_tokens: int) -> list[int]:
-        return llm.generate([ids], SamplingParams(**sampling, max_tokens=max_tokens))[0].token_ids
+        found = llm.generate([ids], SamplingParams(**sampling, max_tokens=max_tokens))[0]
+        return found.token_ids if found.stop_token_id is None else [*found.token_ids, found.stop_token_id]
 
     return answer
