@@ -68,7 +68,7 @@ class Decoder:
         now = Round.of(sequences, self.target.model.device)
         before = self._drafted()
         draft = self._draft(sequences, now, rules)
-        drafted = [count - had for count, had in zip(self._drafted(), before, strict=True)]
+        forwards, ahead = (count - had for count, had in zip(self._drafted(), before, strict=True))
         clock.append(time.perf_counter())
 
         work = plan(self.options, now, draft, rules, self.auto)
@@ -86,8 +86,8 @@ class Decoder:
         spent = [end - begin for begin, end in pairwise(clock)]
         rows = layout.ids.shape[1]
         for sequence in sequences:
-            sequence.stats.count_round(*drafted, rows, *spent)
-        self.totals.count_round(*drafted, rows * len(sequences), *spent)
+            sequence.stats.count_round(forwards, ahead, rows, *spent)
+        self.totals.count_round(forwards, ahead, rows * len(sequences), *spent)
         if self.auto is not None:
             visited = [sum(counts) for counts in zip(*(t.states for t in taken), strict=True)]
             choice = work.choice or Choice(now.fresh, 0, [])
