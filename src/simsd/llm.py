@@ -221,8 +221,10 @@ class LLM:
     @property
     def loaded(self) -> dict[str, str | None]:
         """Names of the target ("model") and of the draft model (None without one), fingerprints of their files, the
-        target's dtype, `quantize`, and "draft_device" where it is not the target's."""
-        return {**describe(self._target, self._draft), "quantize": self._quantize}
+        target's dtype, `quantize`, "draft_device" where it is not the target's, and "draft_ahead" where it was set."""
+        ahead = self._engine.draft_ahead
+        chosen = {} if ahead is None else {"draft_ahead": "on" if ahead else "off"}
+        return {**describe(self._target, self._draft), "quantize": self._quantize, **chosen}
 
     @property
     def embedded(self) -> bool:
