@@ -97,6 +97,7 @@ BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"method": "simsd", "states": "swaps"}, "'swaps'"),
     ({"block_length": 0}, "block"),
     ({"max_num_seqs": 0}, "max_num_seqs is 0"),
+    ({"draft_ahead": "yes"}, "draft_ahead is 'yes'; it must be True or False"),
     ({"max_model_len": 1}, "max_model_len is 1"),
     ({"gamma": 4}, "'gamma'"),
 ]

@@ -132,6 +132,13 @@ def test_a_split_draft_model_has_no_device_of_its_own():
 
 
 @pytest.mark.usefixtures("no_process")
+def test_ranks_cannot_draft_ahead():
+    with pytest.raises(ConfigError, match="draft_ahead is True, but tensor_parallel_size 2 splits") as caught:
+        LLM(device="cpu", draft_ahead=True, tensor_parallel_size=2)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("no_process")
 def test_every_rank_needs_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)

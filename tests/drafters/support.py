@@ -20,6 +20,8 @@ class View:
 
     text_ids: list[int] = field(default_factory=list)
     memory: dict[str, Any] = field(default_factory=dict)
+    block: list[int] = field(default_factory=list)
+    taken: int = 0
 
 
 def view(text: str, prompt: int | None = None, **memory: Any) -> View:

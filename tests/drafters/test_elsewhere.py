@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -12,7 +12,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from simsd.drafters.base import DraftRequest
+from simsd.core.draft import Draft
+from simsd.drafters.base import DraftRequest, NoMemory, Window
 from simsd.drafters.elsewhere import Elsewhere, moved
 from simsd.drafters.model import ModelDrafter
 from simsd.engine.runner import Runner
@@ -152,3 +153,23 @@ def test_what_is_no_tensor_stays():
     assert there.schedule.present == request.schedule.present
     assert {tensor.device for tensor in tensors(there)} == {THERE}
     assert moved(None, THERE) is None
+
+
+def test_what_is_expected_crosses_before_the_target_runs():
+    """A copy that is queued behind the target's forward would wait for it, and the draft model with it."""
+    told: list[tuple[Tensor, list[int], int]] = []
+
+    class Told(NoMemory):
+        ahead = 7
+
+        def propose(self, request: DraftRequest) -> Draft:
+            raise NotImplementedError
+
+        def expect(self, reached: Callable[[], Tensor], left: Sequence[int], window: Window) -> None:
+            told.append((reached(), list(left), window(3)))
+
+    source = Elsewhere(Told(), THERE)
+    source.expect(lambda: torch.ones(2), [5, 6], lambda fewest: fewest + 1)
+    (reached, left, blocks) = told[0]
+    assert (reached.device, left, blocks) == (THERE, [5, 6], 4)
+    assert source.ahead == 7

@@ -59,6 +59,8 @@ class View:
 
     text_ids: list[int] = field(default_factory=list)
     memory: dict[str, Any] = field(default_factory=lambda: {"draft_stored": 0})
+    block: list[int] = field(default_factory=list)
+    taken: int = 0
 
 
 @dataclass(frozen=True)

@@ -133,6 +133,19 @@ def build(state: BlockState, draft: Draft, tables: Sequence[Tensor]) -> States:
     return States(ids, block, block - 1, taken, valid, draft.mask_id, len(tables), root=front, in_place=front)
 
 
+def reach(state: BlockState, draft: Draft, states: States) -> Tensor:
+    """[N] how many of the draft's steps a walk takes that agrees with all of them, before it leaves the set."""
+    before = draft.before.gather(1, states.block)
+    steps = before + states.taken - torch.where(states.block == 0, state.taken[:, None], 0)  # [N, S] so far
+    of_block = states.block[..., None].expand_as(states.tokens)
+    known = draft.step.gather(1, of_block) <= steps[..., None]
+    foreseen = torch.where(known, draft.tokens.gather(1, of_block), draft.mask_id)
+    own = states.valid & (states.tokens == foreseen).all(-1) & ~states.finished
+    most = draft.step[0].numel()
+    there = own.new_zeros(own.shape[0], most + 1, dtype=torch.long).scatter_add_(1, steps.clamp(max=most), own.long())
+    return (there > 0).long().cumprod(1).sum(1)
+
+
 def select(states: States, index: Tensor) -> States:
     """Of each sequence the states at `index` [N, K], the first of them the root, and those in place that they see."""
     front = torch.arange(states.in_place, device=index.device).expand(index.shape[0], -1)

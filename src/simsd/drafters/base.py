@@ -24,6 +24,16 @@ class SequenceView(Protocol):
         ...
 
     @property
+    def block(self) -> Sequence[int]:
+        """The block under decoding, MASK where unknown."""
+        ...
+
+    @property
+    def taken(self) -> int:
+        """Denoising steps taken in that block."""
+        ...
+
+    @property
     def memory(self) -> dict[str, Any]:
         """Where a drafter keeps what it knows of this sequence; it lives and dies with the sequence."""
         ...
@@ -49,6 +59,10 @@ class DraftRequest:
     sequences: Sequence[SequenceView]
 
 
+Window = Callable[[int], int]
+"""The fewest masks that a current block of the batch has -> blocks of the window."""
+
+
 class Drafter(Protocol):
     """Guesses how decoding goes on. Whatever it guesses, an exact method's text stays the same."""
 
@@ -58,12 +72,30 @@ class Drafter(Protocol):
         ...
 
     @property
+    def ahead(self) -> int:
+        """Drafts so far that were made before they were asked for (`expect`)."""
+        ...
+
+    @property
     def wants_logits(self) -> bool:
         """True for drafters that `observe`."""
         ...
 
     def propose(self, request: DraftRequest) -> Draft:
         """A draft over `request.blocks` blocks."""
+        ...
+
+    def expect(self, reached: Callable[[], Tensor], left: Sequence[int], window: Window) -> None:
+        """The target is about to verify the draft just proposed: time to get on with the next one.
+
+        reached: gives [N], the steps of the draft that will have happened if the target agrees with it.
+        left: blocks that each sequence still needs, the current one included.
+        window: blocks that the next round is likely to ask for.
+        """
+        ...
+
+    def close(self) -> None:
+        """Ends what works beside the rounds."""
         ...
 
     def admit(self, sequence: SequenceView, slot: int) -> None:
@@ -185,7 +217,14 @@ class NoMemory:
     """The parts of the protocol that most drafters do not need."""
 
     forwards = 0
+    ahead = 0
     wants_logits = False
+
+    def expect(self, reached: Callable[[], Tensor], left: Sequence[int], window: Window) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
 
     def admit(self, sequence: SequenceView, slot: int) -> None:
         return None

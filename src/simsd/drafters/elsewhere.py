@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor
 
 from simsd.core.draft import Draft
-from simsd.drafters.base import Drafter, DraftRequest, SequenceView
+from simsd.drafters.base import Drafter, DraftRequest, SequenceView, Window
 
 
 class Elsewhere:
@@ -28,11 +29,21 @@ class Elsewhere:
         return self.drafter.forwards
 
     @property
+    def ahead(self) -> int:
+        return self.drafter.ahead
+
+    @property
     def wants_logits(self) -> bool:
         return self.drafter.wants_logits
 
     def propose(self, request: DraftRequest) -> Draft:
         return moved(self.drafter.propose(moved(request, self.device)), request.state.tokens.device)
+
+    def expect(self, reached: Callable[[], Tensor], left: Sequence[int], window: Window) -> None:
+        self.drafter.expect(lambda: moved(reached(), self.device), left, window)
+
+    def close(self) -> None:
+        self.drafter.close()
 
     def admit(self, sequence: SequenceView, slot: int) -> None:
         self.drafter.admit(sequence, slot)

@@ -11,7 +11,7 @@ from torch import Tensor
 from simsd.core.draft import BlockState, Draft
 from simsd.core.layout import Layout, unrolled, with_pending
 from simsd.core.states import States
-from simsd.drafters.base import DraftRequest, SequenceView, propose_with
+from simsd.drafters.base import DraftRequest, NoMemory, SequenceView, propose_with
 
 
 class Forward(Protocol):
@@ -28,7 +28,7 @@ class Forward(Protocol):
     def leave(self, slot: int, ids: Sequence[int], last: int, stored: int) -> None: ...
 
 
-class ModelDrafter:
+class ModelDrafter(NoMemory):
     """A draft model with its own KV cache. Each round brings the cache up to the target's text by the way: the
     blocks finished since the last round run in front of the first draft forward (method section 6)."""
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from simsd.core.draft import Draft, empty_draft, limit
 from simsd.core.layout import with_pending
+from simsd.core.states import reach
 from simsd.drafters.base import Drafter, DraftRequest
 from simsd.engine.auto import Auto, Choice
 from simsd.engine.batch import Round, Rules
@@ -65,13 +66,14 @@ class Decoder:
         """One target forward for all sequences; each takes over what it decides, and may end or fail by it."""
         clock = [time.perf_counter()]
         now = Round.of(sequences, self.target.model.device)
-        before = self.drafter.forwards if self.drafter else 0
+        before = self._drafted()
         draft = self._draft(sequences, now, rules)
-        forwards = self.drafter.forwards - before if self.drafter else 0
+        forwards, ahead = (count - had for count, had in zip(self._drafted(), before, strict=True))
         clock.append(time.perf_counter())
 
         work = plan(self.options, now, draft, rules, self.auto)
         layout = with_pending(work.layout, now.pending, now.count, now.state.start)
+        self._expect(sequences, now, work)
         logits = self.target.logits(layout, now.stored, now.skipped)
         clock.append(time.perf_counter())
 
@@ -84,12 +86,28 @@ class Decoder:
         spent = [end - begin for begin, end in pairwise(clock)]
         rows = layout.ids.shape[1]
         for sequence in sequences:
-            sequence.stats.count_round(forwards, rows, *spent)
-        self.totals.count_round(forwards, rows * len(sequences), *spent)
+            sequence.stats.count_round(forwards, ahead, rows, *spent)
+        self.totals.count_round(forwards, ahead, rows * len(sequences), *spent)
         if self.auto is not None:
             visited = [sum(counts) for counts in zip(*(t.states for t in taken), strict=True)]
             choice = work.choice or Choice(now.fresh, 0, [])
             self.auto.observe(choice, len(sequences), rows, sum(spent), visited, sum(t.tokens for t in taken))
+
+    def _drafted(self) -> tuple[int, int]:
+        """Forwards of the draft model, and drafts made ahead, so far."""
+        return (0, 0) if self.drafter is None else (self.drafter.forwards, self.drafter.ahead)
+
+    def _expect(self, sequences: Many[Sequence], now: Round, work: Plan) -> None:
+        """Tells the drafter how the round will end, should the draft be right."""
+        states, gamma, blocks = work.states, self.options.num_speculative_tokens, work.draft.tokens.shape[1]
+        if self.drafter is None or states is None:
+            return
+
+        def window(fewest: int) -> int:
+            return _blocks_for(gamma, self.options.block_length, fewest) if isinstance(gamma, int) else blocks
+
+        left = [s.blocks_left for s in sequences]
+        self.drafter.expect(lambda: reach(now.state, work.draft, states), left, window)
 
     def _draft(self, sequences: Many[Sequence], now: Round, rules: Rules) -> Draft:
         if self.drafter is None:
@@ -113,7 +131,7 @@ class Decoder:
             gamma = blocks * size
         else:
             fewest = min(s.block.count(s.mask_id) for s in sequences)
-            blocks = 1 + -(-max(0, gamma - fewest) // size)
+            blocks = _blocks_for(gamma, size, fewest)
         if self.options.layout == "unrolled":  # a step costs a copy of B rows
             gamma = min(gamma, max(1, MOST_ROWS // size))
         return gamma, min(blocks, max(s.blocks_left for s in sequences))
@@ -158,6 +176,11 @@ class Decoder:
                 open_block = finished < blocks and max(taken[finished]) >= 0
                 self.drafter.observe(sequence, views[row, entry].clone() if open_block else None)
         return taken_over
+
+
+def _blocks_for(gamma: int, size: int, fewest: int) -> int:
+    """Blocks of `size` in which a window of gamma tokens has room; fewest: masks of a current block."""
+    return 1 + -(-max(0, gamma - fewest) // size)
 
 
 def _blocks(values: Many[float], size: int) -> list[list[int]]:
