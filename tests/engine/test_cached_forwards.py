@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from simsd.core.layout import block_causal, with_pending
+from simsd.core.prefix import Known
 from simsd.engine import runner as runner_module
 from simsd.engine.runner import Runner
 from tests.tiny import MASK, POSITIONS, assert_same, prompt_of, runner, tiny_model
@@ -27,7 +28,7 @@ def rows(run: Runner, texts: list[list[int]], stored: list[int]) -> Tensor:
     """Logits of the same number of further rows of each text behind what is stored of it."""
     layout = block_causal(torch.tensor(texts), torch.tensor(stored), SIZE)
     layout = replace(layout, judge=torch.arange(len(texts[0])).expand(len(texts), -1))
-    return run.logits(layout, stored, [0] * len(texts))
+    return run.logits(layout, Known(stored, [0] * len(texts)))
 
 
 def test_a_block_at_a_time_is_the_whole_at_once():
@@ -78,7 +79,7 @@ def test_uneven_numbers_of_pending_blocks():
     fill = [[MASK] * (have - 4) + text[have:12] for text, have in zip(TEXTS, stored, strict=True)]
     pending = torch.tensor(fill).view(3, 2, SIZE)
     layout = with_pending(now, pending, torch.tensor([2, 0, 1]), torch.tensor(start))
-    found = run.logits(layout, stored, [0, 8, 4])
+    found = run.logits(layout, Known(stored, [0, 8, 4]))
     for one, text in zip(found, TEXTS, strict=True):
         assert_same(one, whole(text)[12:16])
     # and what was pending is stored now, at its place

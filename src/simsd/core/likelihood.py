@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from simsd.core.draft import Draft
-from simsd.core.states import States, without_idle
+from simsd.core.states import States, on_device, without_idle
 
 # A draft foresees tokens far better than their order: among confidences near 1 the order is nearly noise. Dividing the
 # log-odds by this, rather than taking them at their word, raised the tokens per forward at equal query tokens.
@@ -47,8 +47,8 @@ def visits(draft: Draft, tables: Sequence[Tensor]) -> list[Tensor]:
     entering = doubt.new_ones(doubt.shape[0], 1)
     for w, table in enumerate(tables):
         count, units = table.shape
-        moves = _moves(count, units, table.numpy().tobytes()).to(doubt.device)
-        table = table.to(doubt.device)
+        moves = on_device(_moves(count, units, table.numpy().tobytes()), doubt.device)
+        table = on_device(table, doubt.device)
         unit = torch.arange(1, units + 1, device=doubt.device)
         member = drafted[:, w, None] & (local[:, w, None] == unit[:, None])  # [N, U, B]
         worst = torch.where(member, doubt[:, w, None], -torch.inf).amax(-1)  # -inf: no such step

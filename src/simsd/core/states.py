@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache, lru_cache
 
 import torch
 from torch import Tensor
@@ -99,6 +99,16 @@ def codes(kind: str, steps: int, limit: int = 32) -> Tensor:
     return torch.tensor([[step in members for step in range(steps)] for members in chosen]).view(len(chosen), steps)
 
 
+def on_device(table: Tensor, device: torch.device) -> Tensor:
+    """A table that the host has made, on the device: copied there once. The same few come in every round."""
+    return table if table.device == device else _copy(table.numpy().tobytes(), tuple(table.shape), table.dtype, device)
+
+
+@cache  # for good: a recorded graph reads it where it is
+def _copy(values: bytes, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(list(values), dtype=torch.uint8).view(dtype).view(shape).to(device)
+
+
 def build(state: BlockState, draft: Draft, tables: Sequence[Tensor]) -> States:
     """The states that `tables[w]` (codes [C_w, U_w], U_w >= the draft's steps in block w) name in each block w.
 
@@ -115,7 +125,7 @@ def build(state: BlockState, draft: Draft, tables: Sequence[Tensor]) -> States:
     for w in range(len(tables) - 1):  # the finished states that a later block sees
         columns.append((draft.tokens[:, w, None], w, steps[:, w, None], entered[:, w + 1, None]))
     for w, table in enumerate(tables):
-        table = table.to(draft.tokens.device)
+        table = on_device(table, draft.tokens.device)
         count, units = table.shape
         padded = torch.cat((table, table.new_zeros(count, 1)), 1)  # the last column: not drafted
         unit = torch.where(drafted[:, w], local[:, w] - 1, units).clamp(max=units)

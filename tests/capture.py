@@ -1,0 +1,116 @@
+"""A CUDA graph without CUDA: the operators of one run are written down, and the same calls are made again and again.
+
+As of a graph, no Python runs at a replay: shapes, host numbers and the places of tensors are those of the recording. What
+a recording cannot hold is refused by rules of its own, not by those of the code under test. Unlike CUDA's, this
+recording has to compute; so what it has made is spoilt afterwards, for nobody to use it before the first replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten, tree_map
+
+from simsd.engine.graphs import Graphs
+
+# They read values, make tensors of host numbers, or as many elements as the values say.
+REFUSED = """_local_scalar_dense item is_nonzero equal allclose lift_fresh lift_fresh_copy nonzero nonzero_static
+masked_select unique_dim _unique2 unique_consecutive bincount histc resize_ set_ argwhere where.default
+repeat_interleave.Tensor""".split()
+READING = ("tolist", "numpy", "__array__", "item", "data_ptr", "__bool__", "__int__", "__float__", "__index__")
+
+
+class Refused(RuntimeError):
+    """What a capture would raise."""
+
+
+class Recording(TorchDispatchMode):
+    """The calls of one run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[Any, Any, Any, Any]] = []
+        self.made: dict[int, Tensor] = {}  # by the storage, which is kept: its number stays its own
+        self.read: dict[int, Tensor] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        packet, overload = func.overloadpacket.__name__, func._overloadname
+        if packet in REFUSED or f"{packet}.{overload}" in REFUSED:
+            raise Refused(f"{func} cannot be recorded")
+        given = [one for one in tree_flatten((args, kwargs))[0] if isinstance(one, Tensor)]
+        if packet.startswith(("index", "_index")) and any(one.dtype == torch.bool for one in _indices(args)):
+            raise Refused(f"{func} by a mask cannot be recorded")
+        result = func(*args, **kwargs)
+        for one in given:
+            if _place(one) not in self.made:
+                self.read[_place(one)] = one
+        for one in tree_flatten(result)[0]:
+            if isinstance(one, Tensor) and _place(one) not in self.read:
+                self.made[_place(one)] = one
+        self.calls.append((func, args, kwargs, result))
+        return result
+
+    def replay(self) -> None:
+        for func, args, kwargs, result in self.calls:
+            again = func(*args, **kwargs)
+            pairs = zip(tree_flatten(result)[0], tree_flatten(again)[0], strict=True)
+            for old, new in pairs:
+                if isinstance(old, Tensor) and _place(old) != _place(new):  # no view, and not written in place
+                    assert (old.shape, old.dtype) == (new.shape, new.dtype)
+                    old.copy_(new)
+
+    def spoil(self) -> None:
+        for one in self.made.values():
+            whole = torch.empty(0, dtype=torch.uint8).set_(one.untyped_storage())
+            whole.fill_(0xFE)
+
+
+def _indices(args: Any) -> list[Tensor]:
+    return [one for one in tree_flatten(args[1])[0] if isinstance(one, Tensor)] if len(args) > 1 else []
+
+
+def _place(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+class StandIn:
+    """Records as `engine.graphs.CudaCapture` does. `recordings`: how many there were, over all of its kind."""
+
+    def __init__(self, log: list[Recording] | None = None) -> None:
+        self.log = [] if log is None else log
+
+    def __call__(self, function: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+        function()  # as CUDA's warms up: twice is as good as once
+        with _nobody_reads(), Recording() as recording:
+            result = function()
+        recording.spoil()
+        self.log.append(recording)
+        return recording.replay, result
+
+
+@contextmanager
+def _nobody_reads() -> Iterator[None]:
+    """Ways to a tensor's numbers that go by no operator."""
+
+    def refuse(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+        raise Refused("a tensor's numbers are read on the host")
+
+    kept = {name: getattr(Tensor, name) for name in READING}
+    try:
+        for name in READING:
+            setattr(Tensor, name, refuse)
+        yield
+    finally:
+        for name, method in kept.items():
+            setattr(Tensor, name, method)
+
+
+def graphs(**given: Any) -> Graphs:
+    """Recorded from the second time on; lengths go by few tokens, so that tests cross them."""
+    return Graphs(StandIn, **({"after": 1, "step": 16} | given))
