@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_flatten
 
 from simsd.engine.graphs import Graphs
 
@@ -22,7 +22,7 @@ from simsd.engine.graphs import Graphs
 REFUSED = """_local_scalar_dense item is_nonzero equal allclose lift_fresh lift_fresh_copy nonzero nonzero_static
 masked_select unique_dim _unique2 unique_consecutive bincount histc resize_ set_ argwhere where.default
 repeat_interleave.Tensor""".split()
-READING = ("tolist", "numpy", "__array__", "item", "data_ptr", "__bool__", "__int__", "__float__", "__index__")
+READING = ("tolist", "numpy", "__array__", "item", "__bool__", "__int__", "__float__", "__index__")
 
 
 class Refused(RuntimeError):
@@ -43,6 +43,10 @@ class Recording(TorchDispatchMode):
         packet, overload = func.overloadpacket.__name__, func._overloadname
         if packet in REFUSED or f"{packet}.{overload}" in REFUSED:
             raise Refused(f"{func} cannot be recorded")
+        with self:  # into operators that hide nothing
+            result = func.decompose(*args, **kwargs)
+        if result is not NotImplemented:
+            return result
         given = [one for one in tree_flatten((args, kwargs))[0] if isinstance(one, Tensor)]
         if packet.startswith(("index", "_index")) and any(one.dtype == torch.bool for one in _indices(args)):
             raise Refused(f"{func} by a mask cannot be recorded")
@@ -80,17 +84,13 @@ def _place(tensor: Tensor) -> int:
 
 
 class StandIn:
-    """Records as `engine.graphs.CudaCapture` does. `recordings`: how many there were, over all of its kind."""
-
-    def __init__(self, log: list[Recording] | None = None) -> None:
-        self.log = [] if log is None else log
+    """Records as `engine.graphs.CudaCapture` does."""
 
     def __call__(self, function: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
         function()  # as CUDA's warms up: twice is as good as once
         with _nobody_reads(), Recording() as recording:
             result = function()
         recording.spoil()
-        self.log.append(recording)
         return recording.replay, result
 
 
@@ -101,16 +101,19 @@ def _nobody_reads() -> Iterator[None]:
     def refuse(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
         raise Refused("a tensor's numbers are read on the host")
 
-    kept = {name: getattr(Tensor, name) for name in READING}
+    own = {name: vars(Tensor).get(name) for name in READING}
+    for name in READING:
+        setattr(Tensor, name, refuse)
     try:
-        for name in READING:
-            setattr(Tensor, name, refuse)
         yield
     finally:
-        for name, method in kept.items():
-            setattr(Tensor, name, method)
+        for name, method in own.items():
+            if method is None:
+                delattr(Tensor, name)  # it is the base's again
+            else:
+                setattr(Tensor, name, method)
 
 
 def graphs(**given: Any) -> Graphs:
-    """Recorded from the second time on; lengths go by few tokens, so that tests cross them."""
-    return Graphs(StandIn, **({"after": 1, "step": 16} | given))
+    """Lengths go by few tokens, so that tests cross them."""
+    return Graphs(StandIn, **({"step": 16} | given))

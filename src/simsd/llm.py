@@ -18,11 +18,13 @@ from simsd.engine.completion import Completion, Message, Piece, Prompt
 from simsd.engine.costs import Costs
 from simsd.engine.drafting import make_drafter
 from simsd.engine.generation import Generation
-from simsd.engine.options import DecodingOptions, Params, SamplingParams, check_engine, choose, for_each, truth, whole
+from simsd.engine.graphs import graphs_for
+from simsd.engine.options import DecodingOptions, Params, SamplingParams, choose, for_each, known, truth, whole
 from simsd.engine.request import Sequence, Stats
 from simsd.engine.runner import Runner
 from simsd.engine.scheduler import Scheduler
 from simsd.engine.scoring import Score, Scorer
+from simsd.engine.settings import EngineSettings
 from simsd.engine.trace import RoundTrace
 from simsd.errors import ConfigError, PromptError, SimsdError
 from simsd.models.config import MOST_POSITIONS, ModelConfig
@@ -58,6 +60,7 @@ class LLM:
         max_num_seqs: int = 16,
         max_model_len: int | None = None,
         prefix_caching: bool = True,
+        enforce_eager: bool = False,
         trace: bool = False,
         tokenizer: Any = None,
         shifted_logits: bool = False,
@@ -77,14 +80,15 @@ class LLM:
         max_num_seqs: most sequences decoded side by side. max_model_len: most tokens of prompt and answer.
         prefix_caching: a prompt takes over what the cache still holds of its beginning (a common head, the turns of a
             conversation so far) instead of computing it again.
+        enforce_eager: record no CUDA graphs (docs/how-to/gpu.md).
         trace: keep what happened in every round.
         tokenizer, shifted_logits: of a loaded module; `models.huggingface.wrap` says what they are.
 
         Raises: ModelError, PairError, ConfigError, WorkerError.
         """
         whole("tensor_parallel_size", tensor_parallel_size, 1)
-        check_engine(options, max_num_seqs, max_model_len, trace)
-        truth("prefix_caching", prefix_caching)
+        known(options)
+        self._engine = EngineSettings(max_num_seqs, max_model_len, prefix_caching, enforce_eager, trace)
         # what does not depend on the checkpoint is checked before minutes are spent on loading it; how long its
         # blocks are, it will say itself
         draft: DecodingOptions = DecodingOptions(method=method or "exact", **options)
@@ -109,10 +113,6 @@ class LLM:
             tokenizer=tokenizer,
             shifted_logits=shifted_logits,
         )
-        self._max_model_len = max_model_len
-        self.max_num_seqs = max_num_seqs
-        self._prefix_caching = prefix_caching
-        self._trace = trace
         self._costs = Costs()
         method = method or ("exact" if self._draft is not None else "none")
         self._set_up(replace(draft, method=method, block_length=self._target.config.block_length or 4))
@@ -125,16 +125,8 @@ class LLM:
         other = object.__new__(LLM)
         other._target, other._draft, other._workers = self._target, self._draft, self._workers
         other._costs, other._quantize = self._costs, self._quantize
-        other._trace = changes.pop("trace", self._trace)
-        other._prefix_caching = changes.pop("prefix_caching", self._prefix_caching)
-        truth("prefix_caching", other._prefix_caching)
-        other.max_num_seqs = changes.pop("max_num_seqs", self.max_num_seqs)
-        other._max_model_len = changes.pop("max_model_len", self._max_model_len)
-        check_engine(changes, other.max_num_seqs, other._max_model_len, other._trace)
-        base = self._given
-        if changes.get("method", base.method) != base.method:  # the other method's own layout, unless it is given too
-            base = replace(base, layout=None, acceptance=None, states=None)
-        other._set_up(replace(base, **changes))
+        other._engine, changes = self._engine.changed(changes)
+        other._set_up(self._given.changed(changes))
         return other
 
     def close(self) -> None:
@@ -154,7 +146,7 @@ class LLM:
         size = self.options.block_length
         # numbering the slots on (the ablation) uses positions one block further
         reach = self.config.max_position_embeddings - (0 if self.options.position_copy else size)
-        most = min(self._max_model_len or reach, reach)
+        most = min(self._engine.max_model_len or reach, reach)
         self.max_model_len = most // size * size
         if self.max_model_len < size:
             raise ConfigError(
@@ -168,7 +160,7 @@ class LLM:
             make_drafter(self.options, lambda: self._runner(self._draft), self.device),
             decode=self.tokenizer.decode,
             max_num_seqs=self.max_num_seqs,
-            trace=self._trace,
+            trace=self._engine.trace,
             auto=Auto(lambda: self._costs.table(target), size) if self.options.adaptive else None,
         )
         self._scorer = Scorer(self._runner(self._target), self.max_model_len)
@@ -179,8 +171,10 @@ class LLM:
         mask_id = self._target.config.mask_token_id
         assert mask_id is not None
         most = loaded.config.max_position_embeddings
-        size, longest = self.options.block_length, self.max_model_len
-        return Runner(loaded.model, mask_id, size, most, longest, prefix_caching=self._prefix_caching)
+        size, longest, caching = self.options.block_length, self.max_model_len, self._engine.prefix_caching
+        eager = self._engine.enforce_eager or self._workers is not None  # ranks are called from the host
+        graphs = None if eager else graphs_for(loaded.model.device)
+        return Runner(loaded.model, mask_id, size, most, longest, prefix_caching=caching, graphs=graphs)
 
     # ------------------------------------------------------------------ what is known
     @property
@@ -195,6 +189,11 @@ class LLM:
     def device(self) -> torch.device:
         """Where the target runs."""
         return self._target.model.device
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Most sequences decoded side by side."""
+        return self._engine.max_num_seqs
 
     @property
     def totals(self) -> Stats:
@@ -394,4 +393,4 @@ class LLM:
         if trajectory is not None:
             check_trajectory(trajectory, self.config.vocab_size)
             sequence.memory["trajectory"] = trajectory
-        return Generation(prompt, sequence, self._scheduler, self.tokenizer, trace=self._trace)
+        return Generation(prompt, sequence, self._scheduler, self.tokenizer, trace=self._engine.trace)

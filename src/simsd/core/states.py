@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -80,7 +80,7 @@ def _nearest_subsets(steps: int, limit: int) -> list[set[int]]:
     return found[: max(limit, steps + 1)]
 
 
-@lru_cache(maxsize=256)
+@cache
 def codes(kind: str, steps: int, limit: int = 32) -> Tensor:
     """bool [C, steps]: the codes of a set over `steps` draft steps, the empty one first.
 
@@ -100,13 +100,13 @@ def codes(kind: str, steps: int, limit: int = 32) -> Tensor:
 
 
 def on_device(table: Tensor, device: torch.device) -> Tensor:
-    """A table that the host has made, on the device: copied there once. The same few come in every round."""
-    return table if table.device == device else _copy(table.numpy().tobytes(), tuple(table.shape), table.dtype, device)
+    """A table that the host has made, on the device: copied there once. The same few objects come in every round."""
+    return table if table.device == device else _copy(table, device)
 
 
-@cache  # for good: a recorded graph reads it where it is
-def _copy(values: bytes, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    return torch.tensor(list(values), dtype=torch.uint8).view(dtype).view(shape).to(device)
+@cache  # of the object, whose values never change; for good, because a recorded graph reads the copy where it is
+def _copy(table: Tensor, device: torch.device) -> Tensor:
+    return table.to(device)
 
 
 def build(state: BlockState, draft: Draft, tables: Sequence[Tensor]) -> States:

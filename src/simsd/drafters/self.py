@@ -26,6 +26,6 @@ class SelfDrafter(NoMemory):
         logits = side_by_side(seen)
         if logits is None:
             return empty_draft(request.state, request.blocks)
-        logits[..., request.state.mask_id] = -torch.inf
+        logits[..., request.state.mask_id].fill_(-torch.inf)
         (known,) = sent(logits.device, [one is not None for one in seen])
         return propose_with(replace(request, blocks=1), lambda *_: logits, 1, known > 0)

@@ -23,7 +23,7 @@ from simsd.core.tensors import kind, mapped, tensors
 
 MOST = 64  # graphs at once; each takes some megabytes beside the memory that all share
 MOST_MET = 1024  # shapes that are remembered although they have no graph yet
-AFTER = 2  # a shape is recorded when it comes for this time: recording costs as much as some rounds
+AFTER = 2  # a shape is recorded when it comes for this time, never at once: its first call may still make things
 STEP = 256  # lengths are rounded up to multiples of this, longer ones to coarser steps
 FINER = 4  # steps between a length and its double, from there on
 
@@ -66,9 +66,13 @@ class Watch(TorchDispatchMode):
         self.refused: set[str] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        if refuses(func, args, kwargs or {}, result):
-            self.refused.add(str(func))
+        kwargs = kwargs or {}
+        with self:  # what is made of other operators hides nothing
+            result = func.decompose(*args, **kwargs)
+        if result is NotImplemented:
+            result = func(*args, **kwargs)
+            if refuses(func, args, kwargs, result):
+                self.refused.add(str(func))
         return result
 
 
@@ -124,7 +128,7 @@ class Graphs:
 
     def __init__(self, capture: Callable[[], Capture], most: int = MOST, after: int = AFTER, step: int = STEP) -> None:
         """capture: makes what records; all of its recordings are dropped together. most: graphs that are kept, the ones
-        used last. after, step: see AFTER and STEP."""
+        used last. after, step: see AFTER and STEP; `after` is 2 or more."""
         self.make_capture = capture
         self.most = most
         self.after = after
@@ -162,21 +166,21 @@ class Graphs:
             self._graphs.move_to_end(key)
             self.replays += 1
             return graph(tensors(given))
-        return function(given) if key in self._unfit else self._meet(key, function, given)
-
-    def _meet(self, key: Hashable, function: Callable[[Any], Any], given: Any) -> Any:
-        """An ordinary call, watched; recorded afterwards, if this shape has come often enough."""
+        if key in self._unfit:
+            return function(given)
+        met = self._met.pop(key, 0) + 1
+        if met < self.after:
+            result = function(given)  # it makes what is made once, and may `clear`, where the cache has to grow
+            self._met[key] = met
+            if len(self._met) > MOST_MET:
+                self._met.popitem(last=False)
+            return result
         with Watch() as watch:
-            result = function(given)  # it may `clear`, where the cache has to grow
+            result = function(given)
         if watch.refused:
             self._give_up(key, function, f"it uses {', '.join(sorted(watch.refused))}")
-            return result
-        self._met[key] = self._met.pop(key, 0) + 1
-        if self._met[key] >= self.after:
-            del self._met[key]
+        else:
             self._record(key, function, given, result)
-        elif len(self._met) > MOST_MET:
-            self._met.popitem(last=False)
         return result
 
     def _record(self, key: Hashable, function: Callable[[Any], Any], given: Any, result: Any) -> None:

@@ -104,7 +104,7 @@ class Runner:
         judged = layout.judge[..., None].expand(-1, -1, hidden.shape[-1])
         hidden = hidden.gather(1, judged)  # as many as there are rows need not be all of them, in their order
         logits = self.model.head(hidden)
-        logits[..., self.mask_id] = -torch.inf
+        logits[..., self.mask_id].fill_(-torch.inf)
         return logits
 
     def prefill(self, slot: int, ids: Sequence[int], stored: int = 0) -> None:

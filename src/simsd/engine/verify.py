@@ -169,7 +169,7 @@ def _best_states(draft: Draft, now: Round, auto: Auto | Foreseen) -> tuple[State
     chance = torch.where(states.valid[:, front:], torch.cat(visits(draft, tables), 1), 0.0)
     trust = auto.trust if isinstance(auto, Foreseen) else chance.new_tensor(auto.trust)
     trusted = chance * trust.to(chance.dtype)[block]
-    trusted[:, states.root - front] = 1.0
+    trusted[:, states.root - front].fill_(1.0)
     promises = [
         torch.where(block < window, trusted, 0.0).sort(1, descending=True).values.mean(0)
         for window in range(1, len(tables) + 1)
@@ -180,7 +180,7 @@ def _best_states(draft: Draft, now: Round, auto: Auto | Foreseen) -> tuple[State
         known = [promise.tolist() for promise in promises]
         count = auto.choose(known[-1], len(chance), now.fresh, len(tables))
         auto.learn(len(chance), now.fresh, known)
-    trusted[:, states.root - front] = torch.inf
+    trusted[:, states.root - front].fill_(torch.inf)
     index = trusted.topk(count, 1).indices
     kept = chance.gather(1, index)
     of_kept = block.gather(1, index)
@@ -245,5 +245,5 @@ def _chain_entries(now: Round, draft: Draft, states: States) -> tuple[Tensor, Te
     block = torch.arange(draft.tokens.shape[1], device=before.device)[:, None, None]
     here = (states.block[:, None, None] == block) & (states.taken[:, None, None] == before[..., None])
     here &= states.valid[:, None, None]
-    here[..., :front] = False
+    here[..., :front].fill_(False)
     return here.long().argmax(-1), here.any(-1)
