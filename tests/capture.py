@@ -34,7 +34,7 @@ class Recording(TorchDispatchMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[tuple[Any, Any, Any, Any]] = []
+        self.calls: list[tuple[Any, Any, Any, list[tuple[int, Tensor]]]] = []
         self.made: dict[int, Tensor] = {}  # by the storage, which is kept: its number stays its own
         self.read: dict[int, Tensor] = {}
 
@@ -47,27 +47,25 @@ class Recording(TorchDispatchMode):
             result = func.decompose(*args, **kwargs)
         if result is not NotImplemented:
             return result
-        given = [one for one in tree_flatten((args, kwargs))[0] if isinstance(one, Tensor)]
         if packet.startswith(("index", "_index")) and any(one.dtype == torch.bool for one in _indices(args)):
             raise Refused(f"{func} by a mask cannot be recorded")
         result = func(*args, **kwargs)
-        for one in given:
-            if _place(one) not in self.made:
-                self.read[_place(one)] = one
-        for one in tree_flatten(result)[0]:
-            if isinstance(one, Tensor) and _place(one) not in self.read:
-                self.made[_place(one)] = one
-        self.calls.append((func, args, kwargs, result))
+        given = {_place(one): one for one in tree_flatten((args, kwargs))[0] if isinstance(one, Tensor)}
+        self.read |= {place: one for place, one in given.items() if place not in self.made}
+        results = [(at, one) for at, one in enumerate(tree_flatten(result)[0]) if isinstance(one, Tensor)]
+        new = [(at, one) for at, one in results if _place(one) not in given]  # no view, and not written in place
+        self.made |= {_place(one): one for _, one in new}
+        self.calls.append((func, args, kwargs, new))
         return result
 
     def replay(self) -> None:
-        for func, args, kwargs, result in self.calls:
+        for func, args, kwargs, results in self.calls:
             again = func(*args, **kwargs)
-            pairs = zip(tree_flatten(result)[0], tree_flatten(again)[0], strict=True)
-            for old, new in pairs:
-                if isinstance(old, Tensor) and _place(old) != _place(new):  # no view, and not written in place
-                    assert (old.shape, old.dtype) == (new.shape, new.dtype)
-                    old.copy_(new)
+            if isinstance(again, Tensor):
+                again = (again,)
+            for at, old in results:
+                assert (old.shape, old.dtype) == (again[at].shape, again[at].dtype)
+                old.copy_(again[at])
 
     def spoil(self) -> None:
         for one in self.made.values():
@@ -87,7 +85,6 @@ class StandIn:
     """Records as `engine.graphs.CudaCapture` does."""
 
     def __call__(self, function: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-        function()  # as CUDA's warms up: twice is as good as once
         with _nobody_reads(), Recording() as recording:
             result = function()
         recording.spoil()
