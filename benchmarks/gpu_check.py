@@ -4,8 +4,9 @@
     python benchmarks/gpu_check.py --device cpu --limit 1 --max-tokens 16
     python benchmarks/gpu_check.py --model JetLM/SDAR-8B-Chat --draft-model JetLM/SDAR-1.7B-Chat --dtype bfloat16
 
-Exit code 1 if an exact method's text is not ordinary decoding's in float64, or a text is another one with CUDA graphs. In the model's own dtype the share of equal
-texts is told: kernels that choose their algorithm by the number of rows may turn a tie (docs/design/exactness.md).
+Exit code 1 if in float64 an exact method's text is not ordinary decoding's, or a text is another one with CUDA graphs.
+In the model's own dtype the share of equal texts is told: kernels that choose their algorithm by the number of rows may
+turn a tie (docs/design/exactness.md).
 """
 
 from __future__ import annotations
@@ -67,8 +68,8 @@ def graphs_of(llm: LLM) -> list[Graphs]:
 
 
 def graphed(llm: LLM, items: Sequence[Item], max_tokens: int) -> list[dict[str, Any]]:
-    """Of each method, alone and in a batch: whether texts are the same with CUDA graphs and without, the time of both as
-    a ratio (above 1 graphs are faster), and what was recorded by the target's and the draft model's graphs together.
+    """Of each method, alone and in a batch: whether texts are the same with CUDA graphs and without, the time without
+    by the time with (above 1 graphs are faster), and what target and draft model together recorded and replayed.
 
     The first run of each records, and is not timed.
     """

@@ -1,7 +1,7 @@
 """A CUDA graph without CUDA: the operators of one run are written down, and the same calls are made again and again.
 
-As of a graph, no Python runs at a replay: shapes, host numbers and the places of tensors are those of the recording. What
-a recording cannot hold is refused by rules of its own, not by those of the code under test. Unlike CUDA's, this
+As of a graph, no Python runs at a replay: shapes, host numbers and the places of tensors are those of the recording.
+What a recording cannot hold is refused by rules of its own, not by those of the code under test. Unlike CUDA's, this
 recording has to compute; so what it has made is spoilt afterwards, for nobody to use it before the first replay.
 """
 
@@ -25,7 +25,7 @@ repeat_interleave.Tensor""".split()
 READING = ("tolist", "numpy", "__array__", "item", "__bool__", "__int__", "__float__", "__index__")
 
 
-class Refused(RuntimeError):
+class RefusedError(RuntimeError):
     """What a capture would raise."""
 
 
@@ -42,13 +42,13 @@ class Recording(TorchDispatchMode):
         kwargs = kwargs or {}
         packet, overload = func.overloadpacket.__name__, func._overloadname
         if packet in REFUSED or f"{packet}.{overload}" in REFUSED:
-            raise Refused(f"{func} cannot be recorded")
+            raise RefusedError(f"{func} cannot be recorded")
         with self:  # into operators that hide nothing
             result = func.decompose(*args, **kwargs)
         if result is not NotImplemented:
             return result
         if packet.startswith(("index", "_index")) and any(one.dtype == torch.bool for one in _indices(args)):
-            raise Refused(f"{func} by a mask cannot be recorded")
+            raise RefusedError(f"{func} by a mask cannot be recorded")
         result = func(*args, **kwargs)
         given = {_place(one): one for one in tree_flatten((args, kwargs))[0] if isinstance(one, Tensor)}
         self.read |= {place: one for place, one in given.items() if place not in self.made}
@@ -85,18 +85,18 @@ class StandIn:
     """Records as `engine.graphs.CudaCapture` does."""
 
     def __call__(self, function: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-        with _nobody_reads(), Recording() as recording:
+        with nobody_reads(), Recording() as recording:
             result = function()
         recording.spoil()
         return recording.replay, result
 
 
 @contextmanager
-def _nobody_reads() -> Iterator[None]:
-    """Ways to a tensor's numbers that go by no operator."""
+def nobody_reads() -> Iterator[None]:
+    """Refuses the ways to a tensor's numbers, those that go by no operator too."""
 
     def refuse(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
-        raise Refused("a tensor's numbers are read on the host")
+        raise RefusedError("a tensor's numbers are read on the host")
 
     own = {name: vars(Tensor).get(name) for name in READING}
     for name in READING:

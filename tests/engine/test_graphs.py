@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from simsd.engine.graphs import Graphs, graphs_for
-from tests.capture import Refused, StandIn, graphs
+from tests.capture import RefusedError, StandIn, graphs
 
 
 @dataclass(frozen=True)
@@ -154,12 +154,12 @@ def test_what_no_graph_can_hold_runs_as_it_is_and_is_told_once(function, caplog)
 
 @pytest.mark.parametrize("function", [reads, branches, counts, finds, puts, makes, repeats])
 def test_the_stand_in_refuses_the_same_by_itself(function):
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedError):
         StandIn()(lambda: function(Given(torch.tensor([1.0, 2.0]))))
 
 
 def test_the_stand_in_refuses_what_goes_by_no_operator():
-    with pytest.raises(Refused):
+    with pytest.raises(RefusedError):
         StandIn()(lambda: torch.ones(2).tolist())
     assert torch.ones(2).tolist() == [1.0, 1.0]  # and only while it records
 

@@ -11,11 +11,9 @@ from typing import Any
 
 import pytest
 
-from simsd.core.tensors import kind
 from simsd.drafters.trajectory import Trajectory
-from simsd.engine import decoder as decoder_module
 from simsd.engine.auto import Auto
-from simsd.engine.costs import CostTable, measure
+from simsd.engine.costs import CostTable
 from simsd.engine.graphs import Graphs
 from simsd.engine.options import DecodingOptions, SamplingParams
 from simsd.engine.request import Sequence
@@ -24,7 +22,7 @@ from tests.capture import graphs
 from tests.drafting import make_drafter
 from tests.integration.test_exactness import SAMPLERS, schedule
 from tests.pairwise import pairwise
-from tests.tiny import Request, decode, engine, prompt_of, runner, submit, tiny_model
+from tests.tiny import Request, decode, engine, prompt_of, tiny_model
 
 FACTORS = {
     "method": ("simsd", "exact", "exact-draft-order"),
@@ -36,7 +34,9 @@ FACTORS = {
     "size": (4, 8),
 }
 CASES = pairwise(FACTORS)
-CASES += [CASES[0] | {"method": "none", "drafter": "model", "schedule": name, "batch": 2} for name in FACTORS["schedule"]]
+CASES += [
+    CASES[0] | {"method": "none", "drafter": "model", "schedule": name, "batch": 2} for name in FACTORS["schedule"]
+]
 LAYERS = 1
 
 

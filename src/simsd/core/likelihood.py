@@ -22,7 +22,7 @@ ORDER_SOFTENING = 4.0
 
 @cache  # of the object: the same few tables come in every round
 def _moves(known: Tensor) -> Tensor:
-    """[C, U] the code that code c becomes by step u; C (a sink) where that is not in the table `known` or u is taken."""
+    """[C, U] the code that code c becomes by step u; C (a sink) where that is not in the table or u is taken."""
     count, units = known.shape
     after = known[:, None] | torch.eye(units, dtype=torch.bool)  # [C, U, U]
     same = (after[:, :, None] == known).all(-1) & ~known[..., None]  # [C, U, C]

@@ -137,7 +137,9 @@ class Decoder:
         if blocks == 0:
             return empty_draft(now.state)
         by_draw = self.options.acceptance == "replay"
-        request = DraftRequest(now.state, blocks, rules.sampler, rules.schedule, by_draw, now.salt, sequences)
+        request = DraftRequest(
+            now.state, blocks, rules.sampler, rules.schedule, by_draw, now.salt, sequences, now.steady
+        )
         return limit(self.drafter.propose(request), gamma, whole_steps=by_draw)
 
     def _window(self, sequences: Many[Sequence], now: Round) -> tuple[int, int]:

@@ -67,8 +67,10 @@ class Watch(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        with self:  # what is made of other operators hides nothing
-            result = func.decompose(*args, **kwargs)
+        result = NotImplemented
+        if func.namespace != "prim":  # a question about a tensor, not an operator
+            with self:  # what is made of other operators hides nothing
+                result = func.decompose(*args, **kwargs)
         if result is NotImplemented:
             result = func(*args, **kwargs)
             if refuses(func, args, kwargs, result):
@@ -209,8 +211,7 @@ class Graphs:
         self._unfit.add(key)
         if why not in self._told:
             self._told.add(why)
-            name = getattr(function, "__qualname__", str(function))
-            log.warning("%s runs without a CUDA graph: %s", name, why)
+            log.warning("%s runs without a CUDA graph: %s", getattr(function, "func", function).__qualname__, why)
 
 
 def graphs_for(device: torch.device) -> Graphs | None:
