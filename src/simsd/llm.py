@@ -18,21 +18,13 @@ from simsd.engine.completion import Completion, Message, Piece, Prompt
 from simsd.engine.costs import Costs
 from simsd.engine.drafting import make_drafter
 from simsd.engine.generation import Generation
-from simsd.engine.options import (
-    DecodingOptions,
-    EngineOptions,
-    Params,
-    SamplingParams,
-    check_names,
-    choose,
-    for_each,
-    truth,
-    whole,
-)
+from simsd.engine.graphs import graphs_for
+from simsd.engine.options import DecodingOptions, Params, SamplingParams, check_names, choose, for_each, truth, whole
 from simsd.engine.request import Sequence, Stats
 from simsd.engine.runner import Runner
 from simsd.engine.scheduler import Scheduler
 from simsd.engine.scoring import Score, Scorer
+from simsd.engine.settings import EngineSettings
 from simsd.engine.trace import RoundTrace
 from simsd.errors import ConfigError, PromptError, SimsdError
 from simsd.models.config import MOST_POSITIONS, ModelConfig
@@ -69,6 +61,7 @@ class LLM:
         max_model_len: int | None = None,
         prefix_caching: bool = True,
         draft_ahead: bool | None = None,
+        enforce_eager: bool = False,
         trace: bool = False,
         tokenizer: Any = None,
         shifted_logits: bool = False,
@@ -89,6 +82,7 @@ class LLM:
         prefix_caching: a prompt takes over what the cache still holds of its beginning (a common head, the turns of a
             conversation so far) instead of computing it again.
         draft_ahead: draft the next window while the target verifies; None is where the draft model has its own device.
+        enforce_eager: record no CUDA graphs (docs/how-to/gpu.md).
         trace: keep what happened in every round.
         tokenizer, shifted_logits: of a loaded module; `models.huggingface.wrap` says what they are.
 
@@ -96,7 +90,7 @@ class LLM:
         """
         whole("tensor_parallel_size", tensor_parallel_size, 1)
         check_names(options)
-        self._engine = EngineOptions(max_num_seqs, max_model_len, prefix_caching, draft_ahead, trace)
+        self._engine = EngineSettings(max_num_seqs, max_model_len, prefix_caching, draft_ahead, enforce_eager, trace)
         self._engine.check_ranks(tensor_parallel_size)
         # what does not depend on the checkpoint is checked before minutes are spent on loading it; how long its
         # blocks are, it will say itself
@@ -134,13 +128,9 @@ class LLM:
         other = object.__new__(LLM)
         other._target, other._draft, other._workers = self._target, self._draft, self._workers
         other._costs, other._quantize = self._costs, self._quantize
-        other._engine = self._engine.changed(changes)
+        other._engine, changes = self._engine.changed(changes)
         other._engine.check_ranks(self.tensor_parallel_size)
-        check_names(changes)
-        base = self._given
-        if changes.get("method", base.method) != base.method:  # the other method's own layout, unless it is given too
-            base = replace(base, layout=None, acceptance=None, states=None)
-        other._set_up(replace(base, **changes))
+        other._set_up(self._given.changed(changes))
         return other
 
     def close(self) -> None:
@@ -179,15 +169,12 @@ class LLM:
         mask_id = self._target.config.mask_token_id
         assert mask_id is not None
         most = loaded.config.max_position_embeddings
-        size, longest = self.options.block_length, self.max_model_len
-        return Runner(loaded.model, mask_id, size, most, longest, prefix_caching=self._engine.prefix_caching)
+        size, longest, caching = self.options.block_length, self.max_model_len, self._engine.prefix_caching
+        eager = self._engine.enforce_eager or self._workers is not None  # ranks are called from the host
+        graphs = None if eager else graphs_for(loaded.model.device)
+        return Runner(loaded.model, mask_id, size, most, longest, prefix_caching=caching, graphs=graphs)
 
     # ------------------------------------------------------------------ what is known
-    @property
-    def max_num_seqs(self) -> int:
-        """Most sequences decoded side by side."""
-        return self._engine.max_num_seqs
-
     @property
     def tokenizer(self) -> Tokenizer:
         return self._target.tokenizer
@@ -200,6 +187,11 @@ class LLM:
     def device(self) -> torch.device:
         """Where the target runs."""
         return self._target.model.device
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Most sequences decoded side by side."""
+        return self._engine.max_num_seqs
 
     @property
     def totals(self) -> Stats:

@@ -92,7 +92,7 @@ Restart = Annotated[
 
 MODEL = (
     *("model", "draft_model", "dtype", "device", "draft_device", "draft_ahead", "quantize"),
-    *("tensor_parallel_size", "threads"),
+    *("tensor_parallel_size", "enforce_eager", "threads"),
 )
 FIXED = ("layout", "acceptance", "states", "draft_steps", "denoising_steps", "confidence_threshold", "eb_threshold")
 SETTINGS = ("max_tokens", "top_k", "top_p", "seed", "ignore_eos")

@@ -75,6 +75,9 @@ class Decoding:
             _MODEL,
         ),
     ] = None
+    enforce_eager: Annotated[
+        bool, typer.Option("--enforce-eager", help="Record no CUDA graphs.", rich_help_panel=_MODEL)
+    ] = False
     threads: Annotated[int | None, _flag("--threads", "CPU threads. Default: all cores.", _MODEL)] = None
     method: Annotated[
         str | None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -80,7 +80,7 @@ def _nearest_subsets(steps: int, limit: int) -> list[set[int]]:
     return found[: max(limit, steps + 1)]
 
 
-@lru_cache(maxsize=256)
+@cache
 def codes(kind: str, steps: int, limit: int = 32) -> Tensor:
     """bool [C, steps]: the codes of a set over `steps` draft steps, the empty one first.
 
@@ -99,6 +99,16 @@ def codes(kind: str, steps: int, limit: int = 32) -> Tensor:
     return torch.tensor([[step in members for step in range(steps)] for members in chosen]).view(len(chosen), steps)
 
 
+def on_device(table: Tensor, device: torch.device) -> Tensor:
+    """A table that the host has made, on the device: copied there once. The same few objects come in every round."""
+    return table if table.device == device else _copy(table, device)
+
+
+@cache  # of the object, whose values never change; for good, because a recorded graph reads the copy where it is
+def _copy(table: Tensor, device: torch.device) -> Tensor:
+    return table.to(device)
+
+
 def build(state: BlockState, draft: Draft, tables: Sequence[Tensor]) -> States:
     """The states that `tables[w]` (codes [C_w, U_w], U_w >= the draft's steps in block w) name in each block w.
 
@@ -115,7 +125,7 @@ def build(state: BlockState, draft: Draft, tables: Sequence[Tensor]) -> States:
     for w in range(len(tables) - 1):  # the finished states that a later block sees
         columns.append((draft.tokens[:, w, None], w, steps[:, w, None], entered[:, w + 1, None]))
     for w, table in enumerate(tables):
-        table = table.to(draft.tokens.device)
+        table = on_device(table, draft.tokens.device)
         count, units = table.shape
         padded = torch.cat((table, table.new_zeros(count, 1)), 1)  # the last column: not drafted
         unit = torch.where(drafted[:, w], local[:, w] - 1, units).clamp(max=units)

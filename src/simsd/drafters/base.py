@@ -48,6 +48,7 @@ class DraftRequest:
                target does (right for replay). False: choose positions from the distributions first and draw then,
                which keeps q the true law of the token (what rejection sampling needs, method section 5).
     salt:      [N] a number that differs from round to round, so that proposals of two rounds are independent.
+    steady:    True where the work may not depend on values, as in a recorded graph.
     """
 
     state: BlockState
@@ -57,6 +58,7 @@ class DraftRequest:
     by_draw: bool
     salt: Tensor
     sequences: Sequence[SequenceView]
+    steady: bool = False
 
 
 Window = Callable[[int], int]
@@ -141,7 +143,7 @@ def order_guesses(
             guess = (proposal.log() + sampling.gumbel(key, logits.shape[-1])).argmax(-1)
     for step in range(steps):
         masked = tokens == state.mask_id
-        if masked.device.type == "cpu" and not masked.any():
+        if masked.device.type == "cpu" and not request.steady and not masked.any():
             break
         time = taken + step
         if request.by_draw and (step == 0 or sampler.random):
@@ -211,6 +213,12 @@ def propose_with(request: DraftRequest, logits_of: LogitsOf, forwards: int, know
     step = torch.where(tokens == state.mask_id, last[:, None, None] + 1, step)
     laws = [p for p in proposals if p is not None]
     return Draft(tokens, step, state.mask_id, torch.stack(laws, 1) if laws else None, torch.stack(doubts, 1))
+
+
+def side_by_side(seen: Sequence[Tensor | None]) -> Tensor | None:
+    """[N, B, V] each sequence's logits, zeros for those that have none; None where nobody has any."""
+    some = next((logits for logits in seen if logits is not None), None)
+    return None if some is None else torch.stack([torch.zeros_like(some) if one is None else one for one in seen])
 
 
 class NoMemory:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from simsd.core.draft import Draft
+from simsd.core.tensors import mapped
 from simsd.drafters.base import Drafter, DraftRequest, SequenceView, Window
 
 
@@ -57,8 +57,4 @@ class Elsewhere:
 
 def moved(value: Any, device: torch.device) -> Any:
     """A tensor, or a dataclass with all its tensors, on another device; anything else as it is."""
-    if isinstance(value, Tensor):
-        return value.to(device)
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{f.name: moved(getattr(value, f.name), device) for f in fields(value)})
-    return value
+    return mapped(value, lambda tensor: tensor.to(device))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
 from typing import Any
@@ -68,53 +68,6 @@ def check_names(names: Iterable[str]) -> None:
 
 
 @dataclass(frozen=True)
-class EngineOptions:
-    """How the engine is set up, whatever it decodes; `LLM` tells what each field means. Raises ConfigError."""
-
-    max_num_seqs: int = 16
-    max_model_len: int | None = None
-    prefix_caching: bool = True
-    draft_ahead: bool | None = None
-    trace: bool = False
-
-    def __post_init__(self) -> None:
-        truth("trace", self.trace)
-        whole("max_num_seqs", self.max_num_seqs, 1)
-        if self.max_model_len is not None:
-            whole("max_model_len", self.max_model_len, 2)
-        truth("prefix_caching", self.prefix_caching)
-        if self.draft_ahead is not None:
-            truth("draft_ahead", self.draft_ahead)
-
-    def check_ranks(self, size: int) -> None:
-        """Refuses what cannot be done where `size` ranks share both models. Raises ConfigError."""
-        if self.draft_ahead and size > 1:
-            raise ConfigError(
-                f"draft_ahead is True, but tensor_parallel_size {size} splits both models among the same ranks, which "
-                "do one thing at a time; leave one of them out",
-                "draft_ahead",
-            )
-
-    def longest(self, options: DecodingOptions, positions: int) -> int:
-        """Most tokens of prompt and answer together: whole blocks, on a model of so many positions."""
-        size = options.block_length
-        # numbering the slots on (the ablation) uses positions one block further
-        reach = positions - (0 if options.position_copy else size)
-        most = min(self.max_model_len or reach, reach)
-        if most < size:
-            raise ConfigError(
-                f"prompt and answer together may have {most} tokens, which is less "
-                f"than one block of {size}; raise max_model_len or choose a shorter block_length"
-            )
-        return most // size * size
-
-    def changed(self, changes: dict[str, Any]) -> EngineOptions:
-        """These with those of the changes that they have fields for, which are taken out of `changes`."""
-        names = [f.name for f in fields(self) if f.name in changes]
-        return replace(self, **{name: changes.pop(name) for name in names})
-
-
-@dataclass(frozen=True)
 class DecodingOptions:
     """How to decode: method, draft and schedule. `resolve` fills in what depends on the method.
 
@@ -145,6 +98,14 @@ class DecodingOptions:
             and self.num_speculative_tokens == "auto"
             and self.drafter in ("model", "hybrid", "self")
         )
+
+    def changed(self, given: Mapping[str, Any]) -> DecodingOptions:
+        """With other values; another method comes with its own layout, unless that is given too. Raises ConfigError."""
+        check_names(given)
+        base = self
+        if given.get("method", self.method) != self.method:
+            base = replace(self, layout=None, acceptance=None, states=None)
+        return replace(base, **given)
 
     def resolve(self, has_draft_model: bool) -> DecodingOptions:
         """Checks everything and fills in layout, acceptance and drafter. Raises ConfigError."""
