@@ -19,7 +19,7 @@ from simsd.engine.runner import Runner
 PREFIX = 256  # tokens that the rows attend to; the cost of longer ones differs by the attention term alone
 MOST_ROWS = 256
 BUDGET = 2.0  # seconds; a large model on a CPU is measured with fewer rows
-REPEATS = 5  # the first one apart; a graph is recorded in the second
+REPEATS = 5  # the first one apart
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,13 @@ def measure(target: Runner) -> CostTable:
     runner.reserve(1, min(prefix + MOST_ROWS + 1, max_position + 1))
     rows: list[int] = []
     seconds: list[float] = []
-    begin, count = time.perf_counter(), 1
+    spent, count = 0.0, 1
     while count * block_length <= max(MOST_ROWS, block_length) and prefix // block_length + count <= most:
         rows.append(count * block_length)
-        seconds.append(_median(runner, rows[-1], prefix))
-        if time.perf_counter() - begin > BUDGET and len(rows) > 1:
+        taken = _seconds(runner, rows[-1], prefix)
+        seconds.append(statistics.median(taken[1:] or taken))
+        spent += sum(taken)
+        if spent > BUDGET and len(rows) > 1:
             break
         count *= 2
     return CostTable(tuple(rows), tuple(seconds))
@@ -106,13 +108,16 @@ def _corner(runner: Runner, given: Forward) -> Tensor:
     return runner.logits(given.layout, given.prefix)[0, -1, 0]
 
 
-def _median(runner: Runner, rows: int, prefix: int) -> float:
+def _seconds(runner: Runner, rows: int, prefix: int) -> list[float]:
+    """Of several forwards, the first of which may be slow; recording a graph is not timed."""
     forward = forward_of(runner, rows, prefix)
-    taken = []
+    for _ in range(0 if runner.graphs is None else runner.graphs.after):
+        forward()
+    taken: list[float] = []
     for _ in range(REPEATS + 1):
         begin = time.perf_counter()
         forward()
         taken.append(time.perf_counter() - begin)
         if taken[-1] > BUDGET / 4:
             break
-    return statistics.median(taken[1:] or taken)
+    return taken

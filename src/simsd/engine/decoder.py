@@ -112,6 +112,7 @@ class Decoder:
         forwards = self.drafter.forwards - before if self.drafter else 0
         clock.append(time.perf_counter())
 
+        recorded = self.target.recorded
         found = self.target.run(self._verify, self._asked(now, draft, rules))
         numbers = to_host(found.numbers)
         clock.append(time.perf_counter())
@@ -128,7 +129,9 @@ class Decoder:
         if self.auto is not None:
             visited = [sum(counts) for counts in zip(*(t.states for t in taken), strict=True)]
             choice = self._choice(self.auto, now, found, numbers[0])
-            self.auto.observe(choice, len(sequences), found.rows, sum(spent), visited, sum(t.tokens for t in taken))
+            if self.target.recorded == recorded:  # else its seconds are no round's
+                tokens = sum(t.tokens for t in taken)
+                self.auto.observe(choice, len(sequences), found.rows, sum(spent), visited, tokens)
 
     def _draft(self, sequences: Many[Sequence], now: Round, rules: Rules) -> Draft:
         if self.drafter is None:

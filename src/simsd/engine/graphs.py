@@ -44,10 +44,11 @@ class CudaCapture:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.pool = torch.cuda.graph_pool_handle()
+        self.stream = torch.cuda.Stream(device)  # one, because libraries keep a workspace for each
 
     def __call__(self, function: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
         with torch.cuda.device(self.device):
-            side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+            side, graph = self.stream, torch.cuda.CUDAGraph()
             side.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(side):
                 function()  # libraries set themselves up for a stream when it first comes
@@ -129,12 +130,13 @@ class Graphs:
     """
 
     def __init__(self, capture: Callable[[], Capture], most: int = MOST, after: int = AFTER, step: int = STEP) -> None:
-        """capture: makes what records; all of its recordings are dropped together. most: graphs that are kept, the ones
+        """capture: makes what records; its recordings are dropped all together. most: graphs that are kept, the ones
         used last. after, step: see AFTER and STEP; `after` is 2 or more."""
         self.make_capture = capture
         self.most = most
         self.after = after
         self.step = step
+        self.recorded = 0
         self.replays = 0
         self._unfit: set[Hashable] = set()
         self._told: set[str] = set()
@@ -202,6 +204,7 @@ class Graphs:
             self._capture = self.make_capture()
         try:
             self._graphs[key] = Graph(mine, *self._capture(work))
+            self.recorded += 1
         except RuntimeError as error:
             self._give_up(key, function, str(error).splitlines()[0])
         if len(self._graphs) > self.most:

@@ -71,6 +71,11 @@ class Runner:
         if slots > self.cache.capacity:
             self.cache.grow(max(slots, min(self.cache.capacity * 3 // 2, self.longest)))
 
+    @property
+    def recorded(self) -> int:
+        """Graphs recorded so far."""
+        return 0 if self.graphs is None else self.graphs.recorded
+
     def run(self, function: Callable[[Any], Any], given: Any) -> Any:
         """`function(given)`: as a graph, where there are graphs; `Graphs` says what the function may do."""
         return function(given) if self.graphs is None else self.graphs(function, given)
