@@ -22,7 +22,9 @@ from simsd.engine.costs import CostTable
 
 MOST_BLOCKS = 3
 FIRST = (1, 1, 0)  # windows of the first rounds: without an ordinary one its overhead would be a guess
-PROBE = 64  # rounds after which a longer window, or any where drafting seemed not to pay, is tried again, at the earliest
+PROBE = (
+    64  # rounds after which a longer window, or any where drafting seemed not to pay, is tried again, at the earliest
+)
 CURIOSITY = 0.01  # share of the tokens that such trials may cost
 MEMORY = 0.96  # of a running sum, a round
 RECENT = 15  # rounds whose median is the overhead
