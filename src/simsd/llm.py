@@ -24,7 +24,7 @@ from simsd.engine.runner import Runner
 from simsd.engine.scheduler import Scheduler
 from simsd.engine.scoring import Score, Scorer
 from simsd.engine.trace import RoundTrace
-from simsd.errors import ConfigError, PromptError, SimsdError
+from simsd.errors import ConfigError, PromptError, SimsdError, WorkerError
 from simsd.models.config import MOST_POSITIONS, ModelConfig
 from simsd.models.loader import LoadedModel
 from simsd.models.pair import QUANTIZE, Source, describe
@@ -213,8 +213,8 @@ class LLM:
         """Whether it can decode: False once a rank of tensor parallelism is lost, or after `close`."""
         return self._workers is None or self._workers.alive
 
-    def when_lost(self, act: Callable[[], None]) -> None:
-        """Calls `act` from another thread as soon as a rank of tensor parallelism is lost; not after `close`."""
+    def when_lost(self, act: Callable[[WorkerError], None]) -> None:
+        """Calls `act`, from another thread, as soon as a rank of tensor parallelism is lost; not after `close`."""
         if self._workers is not None:
             self._workers.when_lost(act)
 

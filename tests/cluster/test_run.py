@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import httpx
 import psutil
@@ -154,6 +154,8 @@ def check_answers(found: Cluster, answers: dict[str, str]) -> None:
     assert found.client.get("/v1/models").json()["data"][0]["id"] == "tiny"
     for question, answer in answers.items():
         assert content(found.client.post(CHAT, json=asked(question))) == answer
+    given = found.client.get("/v1/models", headers={"x-request-id": "mine"}).headers.get_list("x-request-id")
+    assert given == ["mine"]
     streamed = events(found.client.post(CHAT, json=asked(QUESTIONS[0], stream=True)).text)
     assert text_of(streamed) == answers[QUESTIONS[0]]
     assert len(found.replicas()) == len(found.engines()) == 2
@@ -183,15 +185,26 @@ def check_that_a_lost_replica_is_replaced(found: Cluster, answers: dict[str, str
 
 
 def check_that_streams_end(found: Cluster) -> None:
-    body = asked(stream=True, max_tokens=100, simsd={"ignore_eos": True, "method": "none"})
+    body = asked(stream=True, max_tokens=300, simsd={"ignore_eos": True, "method": "none"})
     started = found.everything()
     with found.client.stream("POST", CHAT, json=body) as response:
         lines = response.iter_lines()
         next(lines)
         found.process.send_signal(signal.SIGTERM)
+        until(lambda: '"ending"' in found.log[-1])
+        late = until(lambda: refused(found))
         rest = [line for line in lines if line]
+    assert late["error"]["code"] == "shutting_down"
     assert rest[-1] == "data: [DONE]"
-    assert json.loads(rest[-2][6:])["simsd"]["stats"]["tokens"] == 100
+    assert json.loads(rest[-2][6:])["simsd"]["stats"]["tokens"] == 300
     assert found.process.wait(60.0) == -signal.SIGTERM
     _, left = psutil.wait_procs(started, timeout=30.0)
     assert not left
+    assert all(isinstance(json.loads(line)["event"], str) for line in found.log)
+
+
+def refused(found: Cluster) -> dict[str, Any] | None:
+    """The answer to a new request, once it is refused: never by the proxy, which would say that nothing is there."""
+    response = found.client.post(CHAT, json=asked())
+    assert response.status_code in (200, 503)
+    return response.json() if response.status_code == 503 else None

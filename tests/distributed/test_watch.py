@@ -84,7 +84,7 @@ def test_each_done_is_waited_for_once(watch: Watch, workers: list[Worker]) -> No
 def test_the_one_that_others_left_waits_in_vain(watch: Watch, workers: list[Worker]) -> None:
     """They end because a collective lasted too long; the one that runs on is the one that did not come."""
     failed = threading.Event()
-    watch.when_failed(failed.set)
+    watch.when_failed(lambda failure: failed.set())
     for worker in (workers[0], workers[1]):
         worker.theirs.close()
     assert failed.wait(30.0)

@@ -90,13 +90,13 @@ def test_a_worker_that_does_not_come_is_not_waited_for_for_ever(home: Path, monk
     monkeypatch.setattr("simsd.distributed.workers._NOTICE", 0.1)
     llm = make(home, 2)
     lost: list[bool] = []
-    llm.when_lost(lambda: lost.append(llm.alive))
+    llm.when_lost(lambda error: lost.append(llm.alive))
     os.kill(workers_of(llm)._processes[0].pid, signal.SIGSTOP)
     with pytest.raises(WorkerError, match=r"rank 1 of the tensor-parallel ranks \(process \d+\) did not answer"):
         llm.generate(prompt_of(8), LONG)
     assert ended(workers_of(llm))
     assert lost == [False]
-    llm.when_lost(lambda: lost.append(llm.alive))  # too late to wait for it
+    llm.when_lost(lambda error: lost.append(llm.alive))  # too late to wait for it
     assert lost == [False, False]
 
 

@@ -32,7 +32,7 @@ class Watch:
         self.processes: Sequence[Process] = ()
         self._closing = False
         self._failed = threading.Event()
-        self._acts: list[Callable[[], None]] = []
+        self._acts: list[Callable[[WorkerError], None]] = []
         self._news = threading.Condition()
         self._done: Counter[Process] = Counter()
         self._heard: dict[Process, float] = {}
@@ -46,13 +46,13 @@ class Watch:
             self._closing = True
             raise
 
-    def when_failed(self, act: Callable[[], None]) -> None:
-        """Calls `act`, in whichever thread, once there is a failure."""
+    def when_failed(self, act: Callable[[WorkerError], None]) -> None:
+        """Calls `act(failure)`, in whichever thread, once there is one."""
         with self._news:
             self._acts.append(act)
-            late = self.failure is not None
-        if late:
-            act()
+            failure = self.failure
+        if failure is not None:
+            act(failure)
 
     def await_done(self, doing: str) -> None:
         """Waits until every worker has said `Done` once more. Raises: WorkerError, also when one says nothing for too
@@ -100,7 +100,7 @@ class Watch:
             self._news.notify_all()
         self._failed.set()
         for act in self._acts:
-            act()
+            act(failure)
 
     def await_failure(self, seconds: float) -> None:
         """Gives a failure that is about to be noticed the time for it."""

@@ -69,7 +69,8 @@ class Workers:
         except LateError:
             self._watch.give_up(self._watch.silent(f"while connecting for {_CONNECT:g} s"))
         torch.set_num_threads(threads)  # the share is that of rank 0's thread alone
-        self._watch.when_failed(self._rank.group.abort)
+        group = self._rank.group
+        self._watch.when_failed(lambda failure: group.abort())
 
     def load(self, checkpoint: Checkpoint) -> int:
         """Loads a checkpoint, every rank its part; returns the model's number. Raises: ModelError, WorkerError."""
@@ -95,8 +96,8 @@ class Workers:
         """Whether calls can be made: no rank is lost, and the workers are not closed."""
         return self._close.alive and self._watch.failure is None
 
-    def when_lost(self, act: Callable[[], None]) -> None:
-        """Calls `act` from another thread as soon as a rank is lost; not when the workers are closed."""
+    def when_lost(self, act: Callable[[WorkerError], None]) -> None:
+        """Calls `act`, from another thread, as soon as a rank is lost; not when the workers are closed."""
         self._watch.when_failed(act)
 
     @property
