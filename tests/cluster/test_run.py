@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -30,6 +31,7 @@ QUESTIONS = [f"Count from {first} in steps of 8, 5 numbers." for first in range(
 EXACTLY = {"dtype": "float64", "num_speculative_tokens": 8}  # no tie depends on who shares the batch
 CLIENTS = 4
 PAUSE = 0.2  # seconds between two questions of a client: the new replica must come up on the same cores
+NO_SPARE = {"RAY_prestart_worker_first_driver": "0", "RAY_enable_worker_prestart": "0"}  # processes, on two cores
 T = TypeVar("T")
 
 
@@ -68,7 +70,8 @@ def title(process: psutil.Process) -> str:
 @contextmanager
 def cluster(*flags: str) -> Iterator[Cluster]:
     command = [sys.executable, "-m", "simsd.cli.main", "serve", "--ray", "--port", "0", "--log-format", "json", *flags]
-    with psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    env = os.environ | NO_SPARE
+    with psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env) as process:
         found = Cluster(process, httpx.Client(timeout=60.0))
         try:
             for line in process.stderr:
@@ -88,7 +91,7 @@ def cluster(*flags: str) -> Iterator[Cluster]:
                     one.kill()
 
 
-def until(what: Callable[[], T], seconds: float = 60.0) -> T:
+def until(what: Callable[[], T | None], seconds: float = 60.0) -> T:
     """The first true value, looked for a bounded time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -138,15 +141,22 @@ def content(response: httpx.Response) -> str:
 
 
 def test_two_replicas_lose_one_under_load_and_end_when_told() -> None:
+    flags = ("--api-key", "s3cret", "--min-replicas", "2", "--device", "cpu", "--max-tokens", "64")
+    flags = (*flags, "--dtype", "float64", "--num-speculative-tokens", "8")
+    with ThreadPoolExecutor(1) as beside:
+        expected = beside.submit(answers_of_one_llm)  # while the cluster starts, which is mostly waiting
+        with cluster(*flags) as found:
+            answers = expected.result()
+            check_answers(found, answers)
+            check_that_leaving_cancels(found)
+            check_that_a_lost_replica_is_replaced(found, answers)
+            check_that_streams_end(found)
+
+
+def answers_of_one_llm() -> dict[str, str]:
     llm = LLM(device="cpu", **EXACTLY)
     asks = [[{"role": "user", "content": question}] for question in QUESTIONS]
-    answers = dict(zip(QUESTIONS, (out.text for out in llm.chat(asks, SamplingParams(max_tokens=64))), strict=True))
-    flags = ("--api-key", "s3cret", "--min-replicas", "2", "--device", "cpu", "--max-tokens", "64")
-    with cluster(*flags, "--dtype", "float64", "--num-speculative-tokens", "8") as found:
-        check_answers(found, answers)
-        check_that_leaving_cancels(found)
-        check_that_a_lost_replica_is_replaced(found, answers)
-        check_that_streams_end(found)
+    return dict(zip(QUESTIONS, (out.text for out in llm.chat(asks, SamplingParams(max_tokens=64))), strict=True))
 
 
 def check_answers(found: Cluster, answers: dict[str, str]) -> None:

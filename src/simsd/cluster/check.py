@@ -51,4 +51,5 @@ def _look(
 ) -> LoadedModel[Any]:
     """All that is known of a checkpoint without its weights."""
     found, tokenizer = look_at(model, dtype, pick_device(device), mask_token_id, block_length, int8)
-    return LoadedModel(None, found.config, tokenizer, str(model), found.fingerprint)
+    unread: Any = None
+    return LoadedModel(unread, found.config, tokenizer, str(model), found.fingerprint)

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from simsd.errors import ConfigError
 
+_Store: Any = dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]
 _HERE = "127.0.0.1"  # other machines cannot reach it
 CONNECT = timedelta(seconds=30)  # all ranks are there when they begin to connect
 # A rank that is alive, but does not come, holds the others up for this long. All have the same work at the same time.
@@ -86,12 +87,12 @@ def host() -> Any:
     listener = socket.create_server((_HERE, 0))  # PyTorch's own would listen to other machines, too
     port = listener.getsockname()[1]
     more = {"master_listen_fd": listener.detach(), "wait_for_workers": False}
-    return _joined(lambda: dist.TCPStore(_HERE, port, is_master=True, timeout=CONNECT, **more))
+    return _joined(lambda: _Store(_HERE, port, is_master=True, timeout=CONNECT, **more))
 
 
 def meet(port: int) -> Any:
     """Rank 0's store, for the others. Raises: RanksLostError."""
-    return _joined(lambda: dist.TCPStore(_HERE, port, timeout=CONNECT))
+    return _joined(lambda: _Store(_HERE, port, timeout=CONNECT))
 
 
 def _joined(work: Callable[[], Any]) -> Any:
