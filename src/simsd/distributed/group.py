@@ -16,7 +16,6 @@ from torch import Tensor
 
 from simsd.errors import ConfigError
 
-_Store: Any = dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]
 _HERE = "127.0.0.1"  # other machines cannot reach it
 CONNECT = timedelta(seconds=30)  # all ranks are there when they begin to connect
 # A rank that is alive, but does not come, holds the others up for this long. All have the same work at the same time.
@@ -86,13 +85,17 @@ def host() -> Any:
     """
     listener = socket.create_server((_HERE, 0))  # PyTorch's own would listen to other machines, too
     port = listener.getsockname()[1]
-    more = {"master_listen_fd": listener.detach(), "wait_for_workers": False}
-    return _joined(lambda: _Store(_HERE, port, is_master=True, timeout=CONNECT, **more))
+    return _store(port, is_master=True, master_listen_fd=listener.detach(), wait_for_workers=False)
 
 
 def meet(port: int) -> Any:
     """Rank 0's store, for the others. Raises: RanksLostError."""
-    return _joined(lambda: _Store(_HERE, port, timeout=CONNECT))
+    return _store(port)
+
+
+def _store(port: int, **more: Any) -> Any:
+    kind: Any = dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]
+    return _joined(lambda: kind(_HERE, port, timeout=CONNECT, **more))
 
 
 def _joined(work: Callable[[], Any]) -> Any:
