@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import replace
 from typing import Any
@@ -26,7 +26,7 @@ from simsd.engine.scheduler import Scheduler
 from simsd.engine.scoring import Score, Scorer
 from simsd.engine.settings import EngineSettings
 from simsd.engine.trace import RoundTrace
-from simsd.errors import ConfigError, PromptError, SimsdError
+from simsd.errors import ConfigError, PromptError, SimsdError, WorkerError
 from simsd.models.config import MOST_POSITIONS, ModelConfig
 from simsd.models.loader import LoadedModel
 from simsd.models.pair import QUANTIZE, Source, describe
@@ -210,6 +210,11 @@ class LLM:
         """Whether it can decode: False once a rank of tensor parallelism is lost, or after `close`."""
         return self._workers is None or self._workers.alive
 
+    def when_lost(self, act: Callable[[WorkerError], None]) -> None:
+        """Calls `act`, from another thread, as soon as a rank of tensor parallelism is lost; not after `close`."""
+        if self._workers is not None:
+            self._workers.when_lost(act)
+
     @property
     def loaded(self) -> dict[str, str | None]:
         """Names of the target ("model") and of the draft model (None without one), fingerprints of their files, the
@@ -367,14 +372,8 @@ class LLM:
         own = () if params.ignore_eos else self.config.stop_token_ids
         mask_id = self.config.mask_token_id
         assert mask_id is not None
-        sequence = Sequence(
-            self._count,
-            ids,
-            resolved,
-            frozenset(own) | frozenset(resolved.stop_token_ids),
-            self.options.block_length,
-            mask_id,
-        )
+        stops = frozenset(own) | frozenset(resolved.stop_token_ids)
+        sequence = Sequence(self._count, ids, resolved, stops, self.options.block_length, mask_id)
         if trajectory is not None:
             check_trajectory(trajectory, self.config.vocab_size)
             sequence.memory["trajectory"] = trajectory

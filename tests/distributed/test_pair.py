@@ -92,7 +92,7 @@ def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any) -> None:
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr("simsd.distributed.workers.Process", refuse)
+    monkeypatch.setattr("simsd.distributed.process.Process", refuse)
 
 
 @pytest.mark.usefixtures("no_process")

@@ -36,3 +36,11 @@ def test_pieces_of_one_weight_are_stacked_in_the_order_asked_for(files: WeightFi
 def test_a_vector_has_rows_alone(files: WeightFiles):
     assert torch.equal(files.read(Piece("v", slice(2, 5)), torch.float32, CPU), VECTOR[2:5])
     assert torch.equal(files.read("v", torch.float32, CPU), VECTOR)
+
+
+def test_it_is_told_when_a_piece_has_been_read(files: WeightFiles):
+    read: list[int] = []
+    told = WeightFiles(files.folder, lambda: read.append(len(read)))
+    told.read(["m", Piece("m", slice(0, 1))], torch.float32, CPU)
+    told.read("v", torch.float32, CPU)
+    assert len(read) == 3
