@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from simsd.cluster.settings import ReplicaPlan
-from simsd.engine.options import DecodingOptions, check_engine, choose, whole
+from simsd.engine.options import DecodingOptions, check_names, choose, whole
+from simsd.engine.settings import EngineSettings
 from simsd.models.config import MOST_POSITIONS
 from simsd.models.loader import EMBEDDED, LoadedModel, look_at, pick_device
 from simsd.models.pair import QUANTIZE, open_pair
@@ -24,12 +25,14 @@ def check(plan: ReplicaPlan, *, here: bool) -> None:
     """
     options = dict(plan.llm)
     model, draft_model = options.pop("model", None), options.pop("draft_model", None)
-    method, _ = options.pop("method", None), options.pop("prefix_caching", None)
+    method = options.pop("method", None)
     loading = {name: options.pop(name) for name in (*_SIZES, *_PLACES) if name in options}
-    check_engine(options, plan.max_num_seqs, loading.get("max_model_len"), trace=False)
+    engine, options = EngineSettings(plan.max_num_seqs, loading.get("max_model_len")).changed(options)
+    check_names(options)
     for name in ("tensor_parallel_size", "block_length", "mask_token_id"):
         if loading.get(name) is not None:
             whole(name, loading[name], 0 if name == "mask_token_id" else 1)
+    engine.check_ranks(loading.get("tensor_parallel_size", 1))
     choose("quantize", loading.get("quantize", "none"), QUANTIZE)
     given = DecodingOptions(method=method or "exact", **options)
     replace(given, block_length=loading.get("block_length") or MOST_POSITIONS).resolve(has_draft_model=True)
