@@ -30,6 +30,8 @@ from tests.models.checkpoints import random_checkpoint
         {"device": "cuda:99"},
         {"dtype": "int3"},
         {"draft_device": "cpu", "tensor_parallel_size": 2},
+        {"draft_ahead": True, "tensor_parallel_size": 2},
+        {"enforce_eager": "yes"},
         {"quantize": "int4"},
         {"model": "odd", "quantize": "int8-draft"},
         {"remasking_strategy": "entropy_bounded", "eb_threshold": -1.0},
