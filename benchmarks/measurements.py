@@ -1,7 +1,7 @@
 """What docs/results.md is made from: the embedded pair in every way to decode, and the paper's ablations.
 
-    python benchmarks/measurements.py            # everything (about an hour on one core), then the page
-    python benchmarks/measurements.py --page     # the page and its plots alone, from the committed figures
+    python -m benchmarks.measurements            # everything (about an hour on one core), then the page
+    python -m benchmarks.measurements --page     # the page and its plots alone, from the committed figures
 
 A measurement that is interrupted goes on where it was. Compare ratios, not absolute figures.
 """
@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.results_page import write_page
 from simsd import LLM
 from simsd.benchmark.cell import Cell, matrix
 from simsd.benchmark.journal import Journal
@@ -110,8 +111,6 @@ def main() -> None:
             measure_text(llm, args.journals, args.text_questions)
         if "sweeps" in args.only:
             measure_sweeps(llm, args.journals, args.sweep_questions, args.repeats)
-    from results_page import write_page
-
     write_page()
 
 

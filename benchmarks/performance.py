@@ -1,8 +1,8 @@
 """What docs/performance.md is made from: forwards against the memory's speed, batches, methods, long texts, heads.
 
-    python benchmarks/performance.py                 # everything (about 20 minutes on one core), then the page
-    python benchmarks/performance.py --only profile  # one part
-    python benchmarks/performance.py --page          # the page alone, from the committed figures
+    python -m benchmarks.performance                 # everything (about 20 minutes on one core), then the page
+    python -m benchmarks.performance --only profile  # one part
+    python -m benchmarks.performance --page          # the page alone, from the committed figures
 
 Compare ratios, not absolute figures.
 """
@@ -22,9 +22,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from random_models import SIZES, RandomWeights, built, configured
 from torch import Tensor
 
+from benchmarks.performance_page import write_page
+from benchmarks.random_models import SIZES, RandomWeights, built, configured
 from simsd import LLM, SamplingParams, __version__
 from simsd.benchmark.cell import matrix
 from simsd.benchmark.device import device_name
@@ -342,8 +343,6 @@ def main() -> None:
                 print(part, flush=True)
                 data[part] = measured[part]()
                 RESULT.write_text(json.dumps(data, indent=1) + "\n", "utf-8")
-    from performance_page import write_page
-
     write_page()
 
 

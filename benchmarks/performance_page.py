@@ -7,8 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from results_page import SCHEDULES, percent, table
-
+from benchmarks.results_page import SCHEDULES, percent, table
 from simsd.benchmark.report import Report
 
 ROOT = Path(__file__).resolve().parents[1]
