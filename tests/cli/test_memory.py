@@ -9,7 +9,7 @@ from simsd.models import memory
 from simsd.models.cache import KVCache
 from simsd.models.loader import load
 from tests.cli.conftest import Run
-from tests.models.checkpoints import random_checkpoint
+from tests.models.checkpoints import random_checkpoint, random_config, write_json
 
 CPU = ("--device", "cpu")
 
@@ -75,6 +75,18 @@ def test_a_configuration_alone_is_enough(run: Run, tmp_path: Path) -> None:
     assert found["models"][0]["parameters"] == sum(memory.parameters(memory.place(folder).config).values())
 
 
+def test_a_mask_that_the_file_has_wrong_is_given_as_a_flag(run: Run, tmp_path: Path) -> None:
+    write_json(tmp_path / "config.json", random_config(mask_token_id=999))
+    for more in ((), ("--memory", *CPU)):
+        wrong = run("models", str(tmp_path), "--json", *more)
+        assert wrong.exit_code == 2
+        assert "MASK id 999 is outside the vocabulary" in wrong.stderr
+        right = run("models", str(tmp_path), "--json", "--mask-token-id", "259", "--block-length", "8", *more)
+        assert right.exit_code == 0
+    told = json.loads(run("models", str(tmp_path), "--json", "--mask-token-id", "5", "--block-length", "8").stdout)
+    assert (told["mask_token_id"], told["block_length"]) == (5, 8)
+
+
 @pytest.mark.parametrize("flags", [(), ("--json",)])
 def test_what_cannot_fit_ends_with_one_sentence(
     run: Run, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
@@ -94,6 +106,8 @@ def test_what_cannot_fit_ends_with_one_sentence(
     [
         (("--max-num-seqs", "4"), "--max-num-seqs is for --memory"),
         (("tiny", "--quantize", "int8"), "--quantize is for --memory"),
+        (("--mask-token-id", "5"), "--mask-token-id is of one model; name it"),
+        (("tiny", "--mask-token-id", "-5"), "--mask-token-id is -5; it must be 0 or more"),
         (("--memory", "--max-num-seqs", "0"), "--max-num-seqs is 0"),
         (("--memory", "--max-model-len", "-1"), "--max-model-len is -1"),
         (("--memory", "--quantize", "int4"), "--quantize is 'int4'; choose one of none, int8-draft, int8"),

@@ -90,7 +90,10 @@ Restart = Annotated[
     bool, typer.Option("--restart", help="Throw away what the file of --run holds.", rich_help_panel=_RUN)
 ]
 
-MODEL = ("model", "draft_model", "dtype", "device", "draft_device", "quantize", "tensor_parallel_size", "threads")
+MODEL = (
+    *("model", "draft_model", "mask_token_id", "dtype", "device", "draft_device", "quantize"),
+    *("tensor_parallel_size", "threads"),
+)
 FIXED = ("layout", "acceptance", "states", "draft_steps", "denoising_steps", "confidence_threshold", "eb_threshold")
 SETTINGS = ("max_tokens", "top_k", "top_p", "seed", "ignore_eos")
 FLAGS = (*MODEL, *FIXED, *SETTINGS)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from simsd.models.memory import Placed
 
 FLAGS = ("draft_model", "dtype", "device", "draft_device", "quantize", "tensor_parallel_size")
+SIZES = ("mask_token_id", "block_length")  # of the model as it is loaded, with --memory and without
 TOKENS = 4096  # of a sequence, unless --max-model-len says otherwise
 
 
@@ -47,11 +48,18 @@ def check_unused(options: Decoding, max_num_seqs: int | None, max_model_len: int
             raise ConfigError(f"--{name.replace('_', '-')} is for --memory; add that, or leave it out.")
 
 
+def check_model(options: Decoding) -> None:
+    """Refuses flags that mean nothing without a model. Raises ConfigError."""
+    for name in SIZES:
+        if getattr(options, name) is not None:
+            raise ConfigError(f"--{name.replace('_', '-')} is of one model; name it, or leave it out.")
+
+
 def _placed(model: str | None, options: Decoding) -> list[Placed]:
     """The target and its draft model, as `LLM` would load them."""
     from simsd.models.pair import placements
 
-    given = {name: value for name in FLAGS if (value := getattr(options, name)) is not None}
+    given = {name: value for name in (*FLAGS, *SIZES) if (value := getattr(options, name)) is not None}
     return placements(model, given.pop("draft_model", None), **given)
 
 
