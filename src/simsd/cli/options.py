@@ -54,9 +54,9 @@ class Decoding:
     draft_model: Annotated[
         str | None, _flag("--draft-model", "Draft model: a folder or a hub name; the same tokenizer.", _MODEL)
     ] = None
-    mask_token_id: Annotated[
-        int | None, _flag("--mask-token-id", "Id of MASK. Default: the checkpoint's.", _MODEL)
-    ] = None
+    mask_token_id: Annotated[int | None, _flag("--mask-token-id", "Id of MASK. Default: the checkpoint's.", _MODEL)] = (
+        None
+    )
     dtype: Annotated[str | None, _flag("--dtype", "Number format. Default: auto.", _MODEL, DTYPES)] = None
     device: Annotated[str | None, _flag("--device", "auto (the default), cpu, cuda or cuda:N.", _MODEL)] = None
     draft_device: Annotated[

@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from simsd.errors import ConfigError
+from simsd.models.fit import check_fits
 from simsd.models.loader import Load, LoadedModel, check_configs, check_pair
 from simsd.models.loader import load as load_whole
-from simsd.models.memory import Placed, check_fits, place
+from simsd.models.memory import Placed, place
 from simsd.models.protocol import Model
 
 QUANTIZE = ("none", "int8-draft", "int8")  # nothing, the draft model, both models
