@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 from transformers import GenerationConfig
-from transformers.generation import MaxLengthCriteria, TemperatureLogitsWarper
+from transformers.generation.logits_process import TemperatureLogitsWarper
+from transformers.generation.stopping_criteria import MaxLengthCriteria
 
 import simsd
 from simsd import ConfigError, PromptError, SamplingParams, generation_config
@@ -208,8 +209,9 @@ def test_called_directly_it_takes_the_names_of_transformers(module: Any):
     ],
 )
 def test_calls_that_contradict_themselves_are_refused(module: Any, asked: dict[str, Any], words: str):
+    given: dict[str, Any] = {"max_new_tokens": 4} | SIZES | asked
     with pytest.raises(ConfigError, match=words):
-        simsd.generate(module, IDS, **{"max_new_tokens": 4} | SIZES | asked)
+        simsd.generate(module, IDS, **given)
 
 
 def test_a_cache_of_the_callers_own_is_refused(module: Any):
@@ -273,8 +275,9 @@ def test_a_streamer_gets_tokens_before_the_answer_is_finished(module: Any):
 def test_a_streamer_is_ended_whatever_happens(module: Any, asked: dict[str, Any]):
     streamer = Streamer()
     prompts = IDS if asked.pop("many", False) else IDS[1:]
+    given: dict[str, Any] = {"max_new_tokens": 4} | SIZES | asked
     with pytest.raises(ConfigError):
-        simsd.generate(module, prompts, streamer=streamer, **{"max_new_tokens": 4} | SIZES | asked)
+        simsd.generate(module, prompts, streamer=streamer, **given)
     assert (streamer.values, streamer.ended) == ([], 1)
 
 
