@@ -4,8 +4,9 @@
     python benchmarks/gpu_check.py --device cpu --limit 1 --max-tokens 16
     python benchmarks/gpu_check.py --model JetLM/SDAR-8B-Chat --draft-model JetLM/SDAR-1.7B-Chat --dtype bfloat16
 
-Exit code 1 if an exact method's text is not ordinary decoding's in float64. In the model's own dtype the share of equal
-texts is told: kernels that choose their algorithm by the number of rows may turn a tie (docs/design/exactness.md).
+Exit code 1 if in float64 an exact method's text is not ordinary decoding's, or a text is another one with CUDA graphs.
+In the model's own dtype the share of equal texts is told: kernels that choose their algorithm by the number of rows may
+turn a tie (docs/design/exactness.md).
 """
 
 from __future__ import annotations
@@ -27,9 +28,11 @@ from simsd.benchmark.measure import Settings
 from simsd.benchmark.run import run
 from simsd.benchmark.workload import Item, ask, load_items
 from simsd.engine.costs import forward_of
+from simsd.engine.graphs import Graphs
 from simsd.engine.runner import Runner
 from simsd.evaluation.suites import SUITES
 
+METHODS = ("none", "simsd", "exact", "exact-draft-order")
 SCHEDULES = ("low_confidence_static", "low_confidence_dynamic")
 WINDOW = 8
 ROWS = (4, 8, 20, 64)
@@ -53,6 +56,41 @@ def agreement(llm: LLM, items: Sequence[Item], max_tokens: int) -> list[dict[str
                 found.append(
                     {"schedule": schedule, "temperature": temperature, "sequences": sequences, "same_text": same}
                 )
+    return found
+
+
+def graphs_of(llm: LLM) -> list[Graphs]:
+    """Those of the target, and of the draft model where it has drafted."""
+    drafter: Any = llm._scheduler.drafter
+    draft_model = getattr(getattr(drafter, "drafter", drafter), "forward", None)
+    runners = [llm._scheduler.target, *([] if draft_model is None else [draft_model])]
+    return [runner.graphs for runner in runners if runner.graphs is not None]
+
+
+def graphed(llm: LLM, items: Sequence[Item], max_tokens: int) -> list[dict[str, Any]]:
+    """Of each method, alone and in a batch: whether texts are the same with CUDA graphs and without, the time without
+    by the time with (above 1 graphs are faster), and what target and draft model together recorded and replayed.
+
+    The first run of each records, and is not timed.
+    """
+    params = [SamplingParams(max_tokens=max_tokens, temperature=seed % 2, seed=seed) for seed in range(len(items))]
+    found = []
+    for method in METHODS:
+        for sequences in (1, 8):
+            given: dict[str, Any] = {"method": method, "max_num_seqs": sequences, "prefix_caching": False}
+            ways = [llm.with_options(**given, enforce_eager=eager) for eager in (True, False)]
+            texts = [[one.token_ids for one in ask(way, items, params)] for way in ways]
+            seconds: list[list[float]] = [[], []]
+            for _ in range(3):
+                for way, taken in zip(ways, seconds, strict=True):
+                    begin = time.perf_counter()
+                    ask(way, items, params)
+                    taken.append(time.perf_counter() - begin)
+            eager, fast = (statistics.median(taken) for taken in seconds)
+            own = graphs_of(ways[1])
+            counts = {"graphs": sum(map(len, own)), "replays": sum(one.replays for one in own)}
+            same = texts[0] == texts[1]
+            found.append(given | {"same_text": same, "eager_to_graphs": eager / fast, **counts})
     return found
 
 
@@ -98,16 +136,21 @@ def main() -> int:
     items = load_items(SUITES, args.limit)
     given = {"draft_model": args.draft_model, "device": args.device}
 
-    exact = True
+    exact = same = True
     if args.model is None:  # a large checkpoint in float64 would not fit
-        checks = agreement(LLM(args.model, dtype="float64", **given), items, args.max_tokens)
+        precise = LLM(args.model, dtype="float64", **given)
+        recorded = graphed(precise, items, args.max_tokens)
+        same = all(check["same_text"] for check in recorded)
+        print(json.dumps({"float64 with graphs": recorded, "same": same}), flush=True)
+        checks = agreement(precise, items, args.max_tokens)
         exact = all(check["same_text"] == 1.0 for check in checks)
         print(json.dumps({"float64": checks, "exact": exact}), flush=True)
     llm = LLM(args.model, dtype=args.dtype, **given)
+    print(json.dumps({f"{args.dtype} with graphs": graphed(llm, items, args.max_tokens)}), flush=True)
     print(json.dumps({args.dtype: agreement(llm, items, args.max_tokens)}), flush=True)
     print(json.dumps({"device": device_name(llm.device), "forward_seconds": forwards(llm)}), flush=True)
     print(json.dumps({"speeds": speeds(llm, items, args.max_tokens)}), flush=True)
-    return 0 if exact else 1
+    return 0 if exact and same else 1
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What docs/performance.md is made from: forwards against the memory's speed, batches, long texts, common heads.
+"""What docs/performance.md is made from: forwards against the memory's speed, batches, methods, long texts, heads.
 
     python benchmarks/performance.py                 # everything (about 20 minutes on one core), then the page
-    python benchmarks/performance.py --only forward  # one part
+    python benchmarks/performance.py --only profile  # one part
     python benchmarks/performance.py --page          # the page alone, from the committed figures
 
 Compare ratios, not absolute figures.
@@ -12,15 +12,17 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from random_models import SIZES, RandomWeights, built, configured
 from torch import Tensor
 
 from simsd import LLM, SamplingParams, __version__
@@ -33,20 +35,16 @@ from simsd.engine.costs import forward_of
 from simsd.engine.runner import Runner
 from simsd.evaluation.statistics import Spread
 from simsd.evaluation.suites import SUITES
-from simsd.models import sdar
 from simsd.models.attention import attend
 from simsd.models.cache import KVCache
-from simsd.models.config import ModelConfig
 from simsd.models.linear import Linear
-from simsd.models.loader import embedded
 from simsd.models.memory import Placed, cache_bytes
 from simsd.models.norm import RMSNorm
-from simsd.models.parts import Parts
 from simsd.models.transformer import Transformer
-from simsd.models.weights import Piece, WeightFiles
 from simsd.progress import track
 
-RESULT = Path(__file__).resolve().parent / "results" / "performance.json"
+ROOT = Path(__file__).resolve().parents[1]
+RESULT = ROOT / "benchmarks" / "results" / "performance.json"
 BLOCK = 4
 REPEATS = 7
 METHODS = (
@@ -62,46 +60,6 @@ METHODS = (
     "same_text",
 )
 STATIC, DYNAMIC = "low_confidence_static", "low_confidence_dynamic"
-
-# The shapes of public models; the weights are random, which no time depends on.
-SIZES = {
-    "embedded pair's target": {},
-    "0.6B (Qwen3-0.6B)": {"hidden_size": 1024, "intermediate_size": 3072},
-    "1.7B (SDAR-1.7B)": {"hidden_size": 2048, "intermediate_size": 6144},
-}
-LARGE = {
-    "num_hidden_layers": 28,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "vocab_size": 151936,
-    "mask_token_id": 151669,
-    "max_position_embeddings": 4096,
-}
-
-
-class RandomWeights(WeightFiles):
-    """Weights of a configuration's shapes, made as they are read."""
-
-    def __init__(self, config: ModelConfig) -> None:
-        self.folder = Path("random")
-        self.shapes = sdar.weight_shapes(config)[0]
-        self._noise = torch.rand(1 << 20, generator=torch.Generator().manual_seed(0)).sub_(0.5).mul_(0.05)
-
-    def stored(self, piece: Piece) -> Tensor:
-        shape = torch.Size(piece.shape(self.shapes[piece.name]))
-        copies = -(-shape.numel() // self._noise.numel())
-        return self._noise.repeat(copies)[: shape.numel()].view(shape)
-
-
-def built(config: ModelConfig, dtype: torch.dtype) -> Transformer:
-    """A model of random weights."""
-    return sdar.build(config, Parts(RandomWeights(config), dtype, torch.device("cpu"), config.rms_norm_eps))
-
-
-def configured(changes: dict[str, Any]) -> ModelConfig:
-    config = ModelConfig.from_folder(embedded("tiny"))
-    return replace(config, **changes) if changes else config
 
 
 def median(call: Callable[[], object], repeats: int = REPEATS) -> float:
@@ -124,7 +82,7 @@ def forward_call(model: Transformer, rows: int, prefix: int) -> Callable[[], obj
 # ---------------------------------------------------------------------- where the time goes
 GROUPS = {
     "products": ("mkldnn::", "aten::linear", "aten::addmm", "aten::mm"),
-    "attention": ("aten::_scaled_dot_product", "aten::_flash_attention", "aten::bmm", "aten::baddbmm", "aten::_softmax"),
+    "attention": ("aten::_scaled_dot_product", "aten::bmm", "aten::baddbmm", "aten::_softmax"),
     "norms": ("aten::linalg_vector_norm", "aten::hypot_", "aten::div"),
 }
 
@@ -192,8 +150,8 @@ def steps() -> list[dict[str, Any]]:
                 lambda cache=cache, new=new, at=length - rows: cache.write(0, new, new, at),
             ),
         }
-        for name, (plain, built) in pairs.items():
-            found.append({"step": name, "rows": rows, "plain_over_built": median(plain, 51) / median(built, 51)})
+        for name, (plain, ours) in pairs.items():
+            found.append({"step": name, "rows": rows, "plain_over_built": median(plain, 51) / median(ours, 51)})
     return found
 
 
@@ -207,9 +165,9 @@ def read_bandwidth(nbytes: int) -> float:
 def forwards() -> list[dict[str, Any]]:
     """Forwards of 4, 8, 20 and 64 query tokens at each size and dtype, beside a plain read of the same bytes."""
     found = []
-    for name, shape in SIZES.items():
-        config = configured(LARGE | shape if shape else {})
-        shapes = sdar.weight_shapes(config)[0].values()
+    for name, changes in SIZES.items():
+        config = configured(changes)
+        shapes = RandomWeights(config).shapes.values()
         for dtype in (torch.float32, torch.bfloat16):
             model = built(config, dtype)
             # the head reads the embedding where the two are tied; a few rows of the embedding are looked up
@@ -295,6 +253,26 @@ def methods(questions: int, repeats: int) -> list[dict[str, Any]]:
     return found
 
 
+# ---------------------------------------------------------------------- a plain loop
+def plain_loop(questions: int, repeats: int) -> list[dict[str, Any]]:
+    """Each schedule beside the plain loop of peers/plain.py, prefill included, on one thread and on two."""
+    found = []
+    for threads, (schedule, given) in product((1, 2), {STATIC: "", DYNAMIC: " threshold=0.9"}.items()):
+        peers = [f"plain=benchmarks/peers/plain.py:load block_length={BLOCK}{given}"]
+        for method in ("none", "exact"):
+            ours = f"benchmarks/peers/ours.py:load method={method} remasking_strategy={schedule} block_length={BLOCK}"
+            peers.append(f"{method}={ours} dtype=float32 device=cpu")
+        words = [word for peer in peers for word in ("--callable", peer)]
+        limit = -(-questions // len(SUITES))
+        settings = ("--threads", threads, "--limit", limit, "--repeats", repeats, "--max-tokens", 128, "--json")
+        command = [sys.executable, "-m", "benchmarks.peers.compare", *words, *map(str, settings)]
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, check=True)
+        for row in json.loads(done.stdout)["peers"]:
+            figures = {name: row[name] for name in ("peer", "tokens_per_second", "ratio", "same")}
+            found.append({"threads": threads, "schedule": schedule, **figures})
+    return found
+
+
 # ---------------------------------------------------------------------- long texts
 def long_texts() -> list[dict[str, Any]]:
     """Forwards of 4 and of 20 query tokens by the length of the text, and the cache that it takes."""
@@ -336,12 +314,12 @@ def common_heads() -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = ("profile", "steps", "forwards", "batches", "methods", "long_texts", "common_heads")
+    parts = ("profile", "steps", "forwards", "batches", "methods", "plain_loop", "long_texts", "common_heads")
     parser.add_argument("--page", action="store_true", help="measure nothing")
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     parser.add_argument("--questions", type=int, default=64, help="of the batches")
-    parser.add_argument("--method-questions", type=int, default=12, help="of the methods")
-    parser.add_argument("--repeats", type=int, default=3, help="of the batches and the methods")
+    parser.add_argument("--method-questions", type=int, default=12, help="of the methods and the plain loop")
+    parser.add_argument("--repeats", type=int, default=3, help="of what is repeated")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     if not args.page:
@@ -355,6 +333,7 @@ def main() -> None:
             "forwards": forwards,
             "batches": lambda: batches(args.questions, args.repeats),
             "methods": lambda: methods(args.method_questions, args.repeats),
+            "plain_loop": lambda: plain_loop(args.method_questions, args.repeats),
             "long_texts": long_texts,
             "common_heads": common_heads,
         }

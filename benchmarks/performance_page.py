@@ -60,6 +60,64 @@ def batches_table(data: dict[str, Any]) -> str:
     return table(head, lines, 2)
 
 
+def methods_table(data: dict[str, Any]) -> str:
+    lines = [
+        [
+            str(row["threads"]),
+            row["dtype"],
+            SCHEDULES[row["schedule"]],
+            f"`{row['method']}`",
+            f"{row['ratio_to_schedule']['median']:.2f}",
+            f"{row['tokens_per_forward']:.2f}",
+            f"{row['query_tokens_per_forward']:.1f}",
+            percent(row["ms_per_forward"]["draft"] / sum(row["ms_per_forward"].values())),
+            percent(row["same_text"]),
+        ]
+        for row in data["methods"]
+        if row["method"] != "none"
+    ]
+    head = ["threads", "dtype", "schedule", "method", "x ordinary", "tokens per forward", "rows per forward"]
+    return table([*head, "drafting", "same text"], lines, 4)
+
+
+def plain_table(data: dict[str, Any]) -> str:
+    lines = [
+        [
+            str(row["threads"]),
+            SCHEDULES[row["schedule"]],
+            f"`{row['peer']}`",
+            *(f"{row['ratio'][name]:.2f}" for name in ("median", "low", "high")),
+            percent(row["same"]),
+        ]
+        for row in data["plain_loop"]
+        if row["peer"] != "plain"
+    ]
+    return table(["threads", "schedule", "method", "x plain loop", "from", "to", "same text"], lines, 3)
+
+
+def aims_table(data: dict[str, Any]) -> str:
+    """What was aimed at on two threads, and what is measured on one and on two."""
+
+    def method(schedule: str, threads: int) -> float:
+        rows = [row for row in data["methods"] if (row["method"], row["dtype"]) == ("exact", "float32")]
+        mine = {(SCHEDULES[row["schedule"]], row["threads"]): row["ratio_to_schedule"]["median"] for row in rows}
+        return mine[schedule, threads]
+
+    def plain(peer: str, schedule: str, threads: int) -> float:
+        rows = [row for row in data["plain_loop"] if row["peer"] == peer]
+        return {(SCHEDULES[row["schedule"]], row["threads"]): row["ratio"]["median"] for row in rows}[schedule, threads]
+
+    aims = [
+        ("`exact`, static, to `none`", "3.5", [method("static", n) for n in (1, 2)]),
+        ("`exact`, dynamic, to `none`", "2", [method("dynamic", n) for n in (1, 2)]),
+        ("`none`, static, to a plain script", "4", [plain("none", "static", n) for n in (1, 2)]),
+        ("`none`, dynamic, to a plain script", "4", [plain("none", "dynamic", n) for n in (1, 2)]),
+        ("`exact`, static, to a plain script", "10", [plain("exact", "static", n) for n in (1, 2)]),
+    ]
+    lines = [[name, aim, *(f"{figure:.2f}" for figure in figures)] for name, aim, figures in aims]
+    return table(["ratio", "aim", "one thread", "two threads"], lines, 1)
+
+
 def long_table(data: dict[str, Any]) -> str:
     first = data["long_texts"][0]["seconds"]
     lines = [
@@ -103,6 +161,9 @@ def render() -> str:
         "steps": steps_table,
         "forwards": forwards_table,
         "batches": batches_table,
+        "methods": methods_table,
+        "plain_loop": plain_table,
+        "aims": aims_table,
         "long_texts": long_table,
     }
     parts = {name: make(data) for name, make in tables.items()} | sentences(data) | speeds()

@@ -11,6 +11,7 @@ from simsd.drafters.lookup import LookupDrafter
 from simsd.drafters.model import ModelDrafter
 from simsd.drafters.self import SelfDrafter
 from simsd.drafters.trajectory import TrajectoryDrafter
+from simsd.engine.graphs import Graphs
 from tests.tiny import MASK, runner, tiny_model
 
 
@@ -92,7 +93,7 @@ DRAFTERS = (
 )
 
 
-def make_drafter(name: str, block_length: int, layers: int = 2) -> Drafter:
+def make_drafter(name: str, block_length: int, layers: int = 2, graphs: Graphs | None = None) -> Drafter:
     """A new drafter for the tiny target of that many layers."""
     simple = {
         "self": SelfDrafter,
@@ -106,5 +107,5 @@ def make_drafter(name: str, block_length: int, layers: int = 2) -> Drafter:
     if name in simple:
         return simple[name]()
     looks = block_length if name == "model, a look a step" else 1
-    draft = runner(tiny_model(layers, 0, 0.02), block_length)
+    draft = runner(tiny_model(layers, 0, 0.02), block_length, graphs)
     return ModelDrafter(draft, block_length, looks, target_first=name == "hybrid")

@@ -21,6 +21,7 @@ from simsd import (
     SimsdError,
 )
 from simsd.core.layout import block_causal
+from simsd.core.prefix import Known
 from simsd.engine.runner import Runner
 from simsd.llm import Stats, Trajectory
 from tests.tiny import write_checkpoint
@@ -97,6 +98,7 @@ BAD_OPTIONS: list[tuple[dict[str, Any], str]] = [
     ({"method": "simsd", "states": "swaps"}, "'swaps'"),
     ({"block_length": 0}, "block"),
     ({"max_num_seqs": 0}, "max_num_seqs is 0"),
+    ({"draft_ahead": "yes"}, "draft_ahead is 'yes'; it must be True or False"),
     ({"max_model_len": 1}, "max_model_len is 1"),
     ({"gamma": 4}, "'gamma'"),
 ]
@@ -251,7 +253,7 @@ def test_log_probabilities_are_those_of_the_state_in_which_the_token_was_put(met
         state = [t if s < steps[place] else 259 for t, s in zip(text[begin:], steps[begin:], strict=True)][:size]
         layout = block_causal(torch.tensor([text[:begin] + state]), torch.tensor([0]), size)
         run = Runner(llm._target.model, 259, size, 256)
-        logits = llm._target.model.head(run.hidden(layout, [0], [0])[0, place])
+        logits = llm._target.model.head(run.hidden(layout, Known([0], [0]))[0, place])
         logits[259] = -math.inf
         assert found.logprobs[place - first] == pytest.approx(float(logits.log_softmax(-1)[text[place]]), abs=1e-9)
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from simsd.drafters.base import Drafter
 from simsd.engine.auto import Auto
+from simsd.engine.graphs import Graphs
 from simsd.engine.options import DecodingOptions, SamplingParams
 from simsd.engine.request import Sequence
 from simsd.engine.runner import Runner
@@ -53,8 +54,8 @@ def tiny_model(layers: int = 2, seed: int = 0, noise: float = 0.0, dtype: str = 
     return load(folder_of(layers, seed, noise), dtype, "cpu")
 
 
-def runner(model: LoadedModel, block_length: int) -> Runner:
-    return Runner(model.model, MASK, block_length, POSITIONS)
+def runner(model: LoadedModel, block_length: int, graphs: Graphs | None = None) -> Runner:
+    return Runner(model.model, MASK, block_length, POSITIONS, graphs=graphs)
 
 
 @dataclass
@@ -75,14 +76,14 @@ def engine(
     max_num_seqs: int = 16,
     trace: bool = False,
     auto: Auto | None = None,
+    graphs: Graphs | None = None,
     **options: Any,
 ) -> Scheduler:
     """A scheduler; without a drafter it decodes in the ordinary way. Text is letters, one for each id."""
     method = "exact" if drafter is not None else "none"
     given = DecodingOptions(**({"method": method, "block_length": block_length} | options)).resolve(True)
-    return Scheduler(
-        given, runner(target, block_length), drafter, decode=as_text, max_num_seqs=max_num_seqs, trace=trace, auto=auto
-    )
+    run = runner(target, block_length, graphs)
+    return Scheduler(given, run, drafter, decode=as_text, max_num_seqs=max_num_seqs, trace=trace, auto=auto)
 
 
 def as_text(ids: Many[int]) -> str:

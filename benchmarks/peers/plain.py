@@ -31,7 +31,8 @@ def load(
     for file in sorted(folder.glob("*.safetensors")):
         weights |= load_file(file)
     missing, unknown = network.load_state_dict({name: w.float() for name, w in weights.items()}, strict=False)
-    assert not unknown and set(missing) <= {"lm_head.weight"}, (missing, unknown)
+    if unknown or set(missing) - {"lm_head.weight"}:
+        raise ValueError(f"{model} is not of this shape: unknown {unknown}, missing {missing}")
     network.tie_weights()
 
     def forward(ids: torch.Tensor, begin: int, cache: DynamicCache) -> torch.Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import replace
 from typing import Any
@@ -18,13 +18,15 @@ from simsd.engine.completion import Completion, Message, Piece, Prompt
 from simsd.engine.costs import Costs
 from simsd.engine.drafting import make_drafter
 from simsd.engine.generation import Generation
-from simsd.engine.options import DecodingOptions, Params, SamplingParams, check_engine, choose, for_each, truth, whole
+from simsd.engine.graphs import graphs_for
+from simsd.engine.options import DecodingOptions, Params, SamplingParams, check_names, choose, for_each, truth, whole
 from simsd.engine.request import Sequence, Stats
 from simsd.engine.runner import Runner
 from simsd.engine.scheduler import Scheduler
 from simsd.engine.scoring import Score, Scorer
+from simsd.engine.settings import EngineSettings
 from simsd.engine.trace import RoundTrace
-from simsd.errors import ConfigError, PromptError, SimsdError
+from simsd.errors import ConfigError, PromptError, SimsdError, WorkerError
 from simsd.models.config import MOST_POSITIONS, ModelConfig
 from simsd.models.loader import LoadedModel
 from simsd.models.pair import QUANTIZE, Source, describe
@@ -58,6 +60,8 @@ class LLM:
         max_num_seqs: int = 16,
         max_model_len: int | None = None,
         prefix_caching: bool = True,
+        draft_ahead: bool | None = None,
+        enforce_eager: bool = False,
         trace: bool = False,
         tokenizer: Any = None,
         shifted_logits: bool = False,
@@ -77,14 +81,17 @@ class LLM:
         max_num_seqs: most sequences decoded side by side. max_model_len: most tokens of prompt and answer.
         prefix_caching: a prompt takes over what the cache still holds of its beginning (a common head, the turns of a
             conversation so far) instead of computing it again.
+        draft_ahead: draft the next window while the target verifies; None is where the draft model has its own device.
+        enforce_eager: record no CUDA graphs (docs/how-to/gpu.md).
         trace: keep what happened in every round.
         tokenizer, shifted_logits: of a loaded module; `models.huggingface.wrap` says what they are.
 
         Raises: ModelError, PairError, ConfigError, WorkerError.
         """
         whole("tensor_parallel_size", tensor_parallel_size, 1)
-        check_engine(options, max_num_seqs, max_model_len, trace)
-        truth("prefix_caching", prefix_caching)
+        check_names(options)
+        self._engine = EngineSettings(max_num_seqs, max_model_len, prefix_caching, draft_ahead, enforce_eager, trace)
+        self._engine.check_ranks(tensor_parallel_size)
         # what does not depend on the checkpoint is checked before minutes are spent on loading it; how long its
         # blocks are, it will say itself
         draft: DecodingOptions = DecodingOptions(method=method or "exact", **options)
@@ -109,10 +116,6 @@ class LLM:
             tokenizer=tokenizer,
             shifted_logits=shifted_logits,
         )
-        self._max_model_len = max_model_len
-        self.max_num_seqs = max_num_seqs
-        self._prefix_caching = prefix_caching
-        self._trace = trace
         self._costs = Costs()
         method = method or ("exact" if self._draft is not None else "none")
         self._set_up(replace(draft, method=method, block_length=self._target.config.block_length or 4))
@@ -125,23 +128,18 @@ class LLM:
         other = object.__new__(LLM)
         other._target, other._draft, other._workers = self._target, self._draft, self._workers
         other._costs, other._quantize = self._costs, self._quantize
-        other._trace = changes.pop("trace", self._trace)
-        other._prefix_caching = changes.pop("prefix_caching", self._prefix_caching)
-        truth("prefix_caching", other._prefix_caching)
-        other.max_num_seqs = changes.pop("max_num_seqs", self.max_num_seqs)
-        other._max_model_len = changes.pop("max_model_len", self._max_model_len)
-        check_engine(changes, other.max_num_seqs, other._max_model_len, other._trace)
-        base = self._given
-        if changes.get("method", base.method) != base.method:  # the other method's own layout, unless it is given too
-            base = replace(base, layout=None, acceptance=None, states=None)
-        other._set_up(replace(base, **changes))
+        other._engine, changes = self._engine.changed(changes)
+        other._engine.check_ranks(self.tensor_parallel_size)
+        other._set_up(self._given.changed(changes))
         return other
 
     def close(self) -> None:
-        """Ends the processes of tensor parallelism, if there are any, also for every `with_options` of this LLM.
+        """Ends the processes of tensor parallelism, if there are any, also for every `with_options` of this LLM, and
+        the thread that drafts ahead, which the next request would start again.
 
         Without it they end when the last of these LLMs is no longer used, and with the program.
         """
+        self._scheduler.close()
         if self._workers is not None:
             self._workers.close()
 
@@ -152,23 +150,15 @@ class LLM:
             if loaded is not None and (doubt := loaded.doubtful(self.options.block_length)):
                 warnings.warn(doubt, stacklevel=3)
         size = self.options.block_length
-        # numbering the slots on (the ablation) uses positions one block further
-        reach = self.config.max_position_embeddings - (0 if self.options.position_copy else size)
-        most = min(self._max_model_len or reach, reach)
-        self.max_model_len = most // size * size
-        if self.max_model_len < size:
-            raise ConfigError(
-                f"prompt and answer together may have {most} tokens, which is less "
-                f"than one block of {size}; raise max_model_len or choose a shorter block_length"
-            )
+        self.max_model_len = self._engine.longest(self.options, self.config.max_position_embeddings)
         target = self._runner(self._target)
         self._scheduler = Scheduler(
             self.options,
             target,
-            make_drafter(self.options, lambda: self._runner(self._draft), self.device),
+            make_drafter(self.options, lambda: self._runner(self._draft), self.device, self._engine.draft_ahead),
             decode=self.tokenizer.decode,
             max_num_seqs=self.max_num_seqs,
-            trace=self._trace,
+            trace=self._engine.trace,
             auto=Auto(lambda: self._costs.table(target), size) if self.options.adaptive else None,
         )
         self._scorer = Scorer(self._runner(self._target), self.max_model_len)
@@ -179,8 +169,10 @@ class LLM:
         mask_id = self._target.config.mask_token_id
         assert mask_id is not None
         most = loaded.config.max_position_embeddings
-        size, longest = self.options.block_length, self.max_model_len
-        return Runner(loaded.model, mask_id, size, most, longest, prefix_caching=self._prefix_caching)
+        size, longest, caching = self.options.block_length, self.max_model_len, self._engine.prefix_caching
+        eager = self._engine.enforce_eager or self._workers is not None  # ranks are called from the host
+        graphs = None if eager else graphs_for(loaded.model.device)
+        return Runner(loaded.model, mask_id, size, most, longest, prefix_caching=caching, graphs=graphs)
 
     # ------------------------------------------------------------------ what is known
     @property
@@ -195,6 +187,11 @@ class LLM:
     def device(self) -> torch.device:
         """Where the target runs."""
         return self._target.model.device
+
+    @property
+    def max_num_seqs(self) -> int:
+        """Most sequences decoded side by side."""
+        return self._engine.max_num_seqs
 
     @property
     def totals(self) -> Stats:
@@ -213,11 +210,18 @@ class LLM:
         """Whether it can decode: False once a rank of tensor parallelism is lost, or after `close`."""
         return self._workers is None or self._workers.alive
 
+    def when_lost(self, act: Callable[[WorkerError], None]) -> None:
+        """Calls `act`, from another thread, as soon as a rank of tensor parallelism is lost; not after `close`."""
+        if self._workers is not None:
+            self._workers.when_lost(act)
+
     @property
     def loaded(self) -> dict[str, str | None]:
         """Names of the target ("model") and of the draft model (None without one), fingerprints of their files, the
-        target's dtype, `quantize`, and "draft_device" where it is not the target's."""
-        return {**describe(self._target, self._draft), "quantize": self._quantize}
+        target's dtype, `quantize`, "draft_device" where it is not the target's, and "draft_ahead" where it was set."""
+        ahead = self._engine.draft_ahead
+        chosen = {} if ahead is None else {"draft_ahead": "on" if ahead else "off"}
+        return {**describe(self._target, self._draft), "quantize": self._quantize, **chosen}
 
     @property
     def embedded(self) -> bool:
@@ -280,7 +284,7 @@ class LLM:
 
         Leaving the loop early cancels the request. Raises: as `generate`.
         """
-        return self._stream(self.open(prompt, params))
+        return self.open(prompt, params).pieces()
 
     def open(self, prompt: Prompt | Many[Message], params: SamplingParams | None = None) -> Generation:
         """A request that is checked but not started, for programs with a loop of their own, such as a server.
@@ -301,21 +305,6 @@ class LLM:
     def step(self) -> None:
         """One round for all requests that are started and not ended, in whatever thread it is called."""
         self._scheduler.step()
-
-    def _stream(self, generation: Generation) -> Iterator[Piece]:
-        generation.start()
-        try:
-            while True:
-                with self._scheduler.lock:  # another thread's round may end it
-                    if not generation.ended:
-                        self.step()
-                piece = generation.read()
-                if piece is not None:
-                    yield piece
-                    if piece.completion is not None:
-                        return
-        finally:
-            generation.cancel()
 
     def score(self, context: Prompt, continuations: Many[Prompt]) -> list[Score]:
         """How likely each continuation of `context` is, decoded from left to right (docs/how-to/evaluate.md).
@@ -383,15 +372,9 @@ class LLM:
         own = () if params.ignore_eos else self.config.stop_token_ids
         mask_id = self.config.mask_token_id
         assert mask_id is not None
-        sequence = Sequence(
-            self._count,
-            ids,
-            resolved,
-            frozenset(own) | frozenset(resolved.stop_token_ids),
-            self.options.block_length,
-            mask_id,
-        )
+        stops = frozenset(own) | frozenset(resolved.stop_token_ids)
+        sequence = Sequence(self._count, ids, resolved, stops, self.options.block_length, mask_id)
         if trajectory is not None:
             check_trajectory(trajectory, self.config.vocab_size)
             sequence.memory["trajectory"] = trajectory
-        return Generation(prompt, sequence, self._scheduler, self.tokenizer, trace=self._trace)
+        return Generation(prompt, sequence, self._scheduler, self.tokenizer, trace=self._engine.trace)

@@ -36,6 +36,7 @@ def test_every_flag_is_an_option_of_the_engine() -> None:
 def test_only_given_options_are_passed_on() -> None:
     assert Decoding().llm_options() == {}
     assert Decoding().sampling_params() == SamplingParams()
+    assert Decoding(draft_ahead=False).llm_options() == {"draft_ahead": False}
     given = Decoding(method="simsd", max_tokens=0, stop=["a", "b"], ignore_eos=True, temperature=0.0)
     assert given.llm_options() == {"method": "simsd"}
     assert given.sampling_params() == SamplingParams(max_tokens=0, stop=["a", "b"], ignore_eos=True, temperature=0.0)

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 pytest.importorskip("ray.serve")
 
 from ray import serve
+from ray.exceptions import ActorDiedError
+from starlette.types import Message, Receive, Scope, Send
 
+from simsd.cluster.passage import Open, Passage
 from simsd.cluster.replicas import Replica, application, deployment
 from simsd.cluster.settings import Fleet, ReplicaPlan
 from simsd.serving.settings import ServerSettings
@@ -41,14 +46,53 @@ def test_health_is_that_of_engine_and_ranks(monkeypatch: pytest.MonkeyPatch) -> 
             found.check_health()
             assert (await client.get("/health")).status_code == 200
             assert 'engine="one"' in (await client.get("/metrics")).text
-            with monkeypatch.context() as lost:
-                lost.setattr(type(found._llm), "alive", False)
-                with pytest.raises(RuntimeError, match="a rank of tensor parallelism is lost"):
-                    found.check_health()
         with pytest.raises(RuntimeError, match="the engine's thread has ended"):
             found.check_health()
 
     asyncio.run(check())
+
+
+def test_a_replica_that_lost_a_rank_ends_at_that_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a request, and without being asked for its health; the process would be gone then."""
+    ended: queue.SimpleQueue[int] = queue.SimpleQueue()
+    monkeypatch.setattr("simsd.cluster.replicas.os._exit", ended.put)
+    context = SimpleNamespace(replica_id=SimpleNamespace(unique_id="one"))
+    monkeypatch.setattr(serve, "get_replica_context", lambda: context)
+    found = Replica(ReplicaPlan(llm={"device": "cpu", "tensor_parallel_size": 2}))
+    (rank,) = [one for one in psutil.Process().children() if "simsd.distributed" in " ".join(one.cmdline())]
+    assert ended.empty()
+    rank.kill()
+    assert ended.get(timeout=60.0) == 1
+    found._llm.close()
+
+
+def test_the_request_id_in_the_answer_is_left_to_the_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check() -> None:
+        async with replica(monkeypatch) as (_, client):
+            response = await client.post(CHAT, json=asked(model="other"), headers={"x-request-id": "mine"})
+            assert response.status_code == 404
+            assert "x-request-id" not in response.headers
+
+    asyncio.run(check())
+
+
+def test_a_proxy_that_is_lost_is_a_client_that_left() -> None:
+    seen: list[Message] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        assert count.requests == 1
+        seen.append(await receive())
+
+    async def receive() -> Message:
+        raise ActorDiedError
+
+    async def send(message: Message) -> None:
+        raise AssertionError(message)
+
+    count = Open()
+    asyncio.run(Passage(app, count)({"type": "http"}, receive, send))
+    assert seen == [{"type": "http.disconnect"}]
+    assert count.requests == 0
 
 
 def test_at_the_end_of_its_time_an_answer_ends_with_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,7 +102,10 @@ def test_at_the_end_of_its_time_an_answer_ends_with_a_word(monkeypatch: pytest.M
             answer = asyncio.ensure_future(client.post(CHAT, json=body))
             while 'model_name="tiny"} 1.0' not in (await client.get("/metrics")).text.split("waiting")[0]:
                 await asyncio.sleep(0.01)
-            await found.end_in(0.0)
+            await found.drain(0.0)
+            found.check_health()  # it is not to be replaced by one that takes in what is new
+            assert (await client.post(CHAT, json=asked())).status_code == 503
+            assert answer.done()
             response = await answer
             last = events(response.text)[-1] if response.status_code == 200 else response.json()
             assert last["error"]["code"] == "shutting_down"

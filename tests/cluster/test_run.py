@@ -12,9 +12,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import httpx
 import psutil
@@ -30,6 +31,7 @@ QUESTIONS = [f"Count from {first} in steps of 8, 5 numbers." for first in range(
 EXACTLY = {"dtype": "float64", "num_speculative_tokens": 8}  # no tie depends on who shares the batch
 CLIENTS = 4
 PAUSE = 0.2  # seconds between two questions of a client: the new replica must come up on the same cores
+NO_SPARE = {"RAY_prestart_worker_first_driver": "0", "RAY_enable_worker_prestart": "0"}  # processes, on two cores
 T = TypeVar("T")
 
 
@@ -68,7 +70,8 @@ def title(process: psutil.Process) -> str:
 @contextmanager
 def cluster(*flags: str) -> Iterator[Cluster]:
     command = [sys.executable, "-m", "simsd.cli.main", "serve", "--ray", "--port", "0", "--log-format", "json", *flags]
-    with psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+    env = os.environ | NO_SPARE
+    with psutil.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=env) as process:
         found = Cluster(process, httpx.Client(timeout=60.0))
         try:
             for line in process.stderr:
@@ -88,7 +91,7 @@ def cluster(*flags: str) -> Iterator[Cluster]:
                     one.kill()
 
 
-def until(what: Callable[[], T], seconds: float = 60.0) -> T:
+def until(what: Callable[[], T | None], seconds: float = 60.0) -> T:
     """The first true value, looked for a bounded time."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
@@ -138,15 +141,22 @@ def content(response: httpx.Response) -> str:
 
 
 def test_two_replicas_lose_one_under_load_and_end_when_told() -> None:
+    flags = ("--api-key", "s3cret", "--min-replicas", "2", "--device", "cpu", "--max-tokens", "64")
+    flags = (*flags, "--dtype", "float64", "--num-speculative-tokens", "8")
+    with ThreadPoolExecutor(1) as beside:
+        expected = beside.submit(answers_of_one_llm)  # while the cluster starts, which is mostly waiting
+        with cluster(*flags) as found:
+            answers = expected.result()
+            check_answers(found, answers)
+            check_that_leaving_cancels(found)
+            check_that_a_lost_replica_is_replaced(found, answers)
+            check_that_streams_end(found)
+
+
+def answers_of_one_llm() -> dict[str, str]:
     llm = LLM(device="cpu", **EXACTLY)
     asks = [[{"role": "user", "content": question}] for question in QUESTIONS]
-    answers = dict(zip(QUESTIONS, (out.text for out in llm.chat(asks, SamplingParams(max_tokens=64))), strict=True))
-    flags = ("--api-key", "s3cret", "--min-replicas", "2", "--device", "cpu", "--max-tokens", "64")
-    with cluster(*flags, "--dtype", "float64", "--num-speculative-tokens", "8") as found:
-        check_answers(found, answers)
-        check_that_leaving_cancels(found)
-        check_that_a_lost_replica_is_replaced(found, answers)
-        check_that_streams_end(found)
+    return dict(zip(QUESTIONS, (out.text for out in llm.chat(asks, SamplingParams(max_tokens=64))), strict=True))
 
 
 def check_answers(found: Cluster, answers: dict[str, str]) -> None:
@@ -154,6 +164,8 @@ def check_answers(found: Cluster, answers: dict[str, str]) -> None:
     assert found.client.get("/v1/models").json()["data"][0]["id"] == "tiny"
     for question, answer in answers.items():
         assert content(found.client.post(CHAT, json=asked(question))) == answer
+    given = found.client.get("/v1/models", headers={"x-request-id": "mine"}).headers.get_list("x-request-id")
+    assert given == ["mine"]
     streamed = events(found.client.post(CHAT, json=asked(QUESTIONS[0], stream=True)).text)
     assert text_of(streamed) == answers[QUESTIONS[0]]
     assert len(found.replicas()) == len(found.engines()) == 2
@@ -183,15 +195,26 @@ def check_that_a_lost_replica_is_replaced(found: Cluster, answers: dict[str, str
 
 
 def check_that_streams_end(found: Cluster) -> None:
-    body = asked(stream=True, max_tokens=100, simsd={"ignore_eos": True, "method": "none"})
+    body = asked(stream=True, max_tokens=300, simsd={"ignore_eos": True, "method": "none"})
     started = found.everything()
     with found.client.stream("POST", CHAT, json=body) as response:
         lines = response.iter_lines()
         next(lines)
         found.process.send_signal(signal.SIGTERM)
+        until(lambda: '"ending"' in found.log[-1])
+        late = until(lambda: refused(found))
         rest = [line for line in lines if line]
+    assert late["error"]["code"] == "shutting_down"
     assert rest[-1] == "data: [DONE]"
-    assert json.loads(rest[-2][6:])["simsd"]["stats"]["tokens"] == 100
+    assert json.loads(rest[-2][6:])["simsd"]["stats"]["tokens"] == 300
     assert found.process.wait(60.0) == -signal.SIGTERM
     _, left = psutil.wait_procs(started, timeout=30.0)
     assert not left
+    assert all(isinstance(json.loads(line)["event"], str) for line in found.log)
+
+
+def refused(found: Cluster) -> dict[str, Any] | None:
+    """The answer to a new request, once it is refused: never by the proxy, which would say that nothing is there."""
+    response = found.client.post(CHAT, json=asked())
+    assert response.status_code in (200, 503)
+    return response.json() if response.status_code == 503 else None

@@ -37,7 +37,8 @@ def test_equal_bounds_are_a_fixed_number() -> None:
         ({}, 3, 0, 3, 0),
         ({}, 3, 8, 1, 1),  # what is chosen automatically is a GPU, where there are any
         ({"device": "cpu"}, 2, 8, 2, 0),
-        ({"device": "cpu", "tensor_parallel_size": 2}, 2, 8, 2, 0),
+        ({"device": "cpu", "tensor_parallel_size": 2}, 2, 8, 2, 0),  # the ranks share the threads,
+        ({"device": "cpu", "tensor_parallel_size": 4}, 1, 8, 4, 0),  # but each has one at least
         ({"device": "cuda"}, 1, 0, 1, 1),  # a cluster may grow
         ({"device": "auto", "tensor_parallel_size": 2}, 1, 8, 1, 2),
         ({"device": "cuda:0", "draft_device": "cuda:1"}, 1, 8, 1, 2),

@@ -10,7 +10,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simsd.core.states import KINDS, States, build, codes, trim
+from simsd.core.draft import BlockState, Draft
+from simsd.core.states import KINDS, States, build, codes, reach, trim
 from tests.core.cases import MASK, block_state, draft, letters, states
 from tests.core.strategies import situations
 
@@ -190,3 +191,46 @@ def test_finished_states_stand_in_front_block_by_block(situation):
     finished = found.finished & found.valid
     assert not finished[:, front:].any()
     assert torch.equal(found.block[:, :front], torch.arange(front).expand_as(found.block[:, :front]))
+
+
+def steps_in(found: States, now: BlockState, guess: Draft, row: int) -> int:
+    """How many states in a row of those that the draft goes through are in the set, the current one first."""
+    there = {
+        (int(found.block[row, at]), letters(found.tokens[row, at]))
+        for at in range(found.in_place, found.tokens.shape[1])
+        if found.valid[row, at]
+    }
+    last = int(guess.last[row])
+    for step in range(last + 1):
+        shown = torch.where(guess.step[row] <= step, guess.tokens[row], MASK)
+        block = next((w for w, tokens in enumerate(shown) if MASK in tokens.tolist()), None)
+        if block is None or (block, letters(shown[block])) not in there:
+            return step
+    return last + 1
+
+
+@given(situations(), st.sampled_from(KINDS), st.data())
+def test_a_walk_that_agrees_with_the_draft_goes_as_far_as_the_set(situation, kind, data):
+    now, guess = situation
+    tables = [codes(kind, guess.tokens.shape[2]) for _ in range(guess.tokens.shape[1])]
+    found = build(now, guess, tables)
+    columns = found.valid.shape[1]
+    lost = [data.draw(st.lists(st.booleans(), min_size=columns, max_size=columns)) for _ in now.start]
+    keep = ~torch.tensor(lost)
+    keep[:, found.root] = True
+    found = trim(replace(found, valid=found.valid & keep))
+    assert reach(now, guess, found).tolist() == [steps_in(found, now, guess, row) for row in range(len(now.start))]
+
+
+def test_what_follows_the_draft_is_reached_where_the_draft_leaves_masks():
+    now = block_state("a...", taken=1)
+    guess = draft(("abc.", "0123"))  # two steps, then the target's own
+    assert reach(now, guess, build(now, guess, [codes("chain", 4)])).tolist() == [3]
+    assert reach(now, guess, build(now, guess, [codes("chain", 4)[:2]])).tolist() == [2]
+
+
+def test_a_finished_window_is_reached_through_all_its_blocks():
+    now = block_state("....")
+    guess = draft(("abcd|efgh", "1234|5678"))
+    assert reach(now, guess, build(now, guess, [codes("chain", 4)] * 2)).tolist() == [8]
+    assert reach(now, guess, build(now, guess, [codes("chain", 4)])).tolist() == [4]

@@ -92,7 +92,7 @@ def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*args: Any) -> None:
         raise AssertionError("a process was started")
 
-    monkeypatch.setattr("simsd.distributed.workers.Process", refuse)
+    monkeypatch.setattr("simsd.distributed.process.Process", refuse)
 
 
 @pytest.mark.usefixtures("no_process")
@@ -128,6 +128,13 @@ def test_what_is_loaded_already_cannot_be_split(tmp_path: Path):
 def test_a_split_draft_model_has_no_device_of_its_own():
     with pytest.raises(ConfigError, match="draft_device is 'cpu', but tensor_parallel_size 2 splits") as caught:
         LLM(device="cpu", draft_device="cpu", tensor_parallel_size=2)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.usefixtures("no_process")
+def test_ranks_cannot_draft_ahead():
+    with pytest.raises(ConfigError, match="draft_ahead is True, but tensor_parallel_size 2 splits") as caught:
+        LLM(device="cpu", draft_ahead=True, tensor_parallel_size=2)
     assert "\n" not in str(caught.value)
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
+
+import psutil
 
 SCRIPT = """
 import time
@@ -14,9 +18,14 @@ time.sleep(600)
 """
 
 
-def test_workers_end_when_rank_0_is_killed():
+def test_workers_end_when_rank_0_is_killed(tmp_path: Path):
+    """On Linux even where they are stopped. Nothing is left of them."""
     script = subprocess.Popen(
-        [sys.executable, "-"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        [sys.executable, "-"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
     )
     assert script.stdin is not None
     assert script.stdout is not None
@@ -24,6 +33,11 @@ def test_workers_end_when_rank_0_is_killed():
     script.stdin.close()
     script.stdin = None
     assert script.stdout.readline().strip()
+    workers = psutil.Process(script.pid).children()
+    assert len(workers) == 1
+    if sys.platform == "linux":
+        workers[0].suspend()
     script.kill()
     _, errors = script.communicate(timeout=60)  # the worker has the same stderr: this ends when it has ended, too
     assert errors == b""
+    assert list(tmp_path.iterdir()) == []

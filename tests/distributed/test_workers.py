@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import threading
-from collections.abc import Callable
-from concurrent.futures import Future
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from itertools import count
 from pathlib import Path
@@ -18,7 +19,10 @@ import torch
 
 from simsd import LLM, SamplingParams, WorkerError
 from simsd.distributed.call import Call
+from simsd.distributed.process import Process, start
+from simsd.distributed.watch import Watch
 from simsd.distributed.workers import Workers
+from simsd.models.loader import look_at
 from tests.distributed.support import decode, ended, make, workers_of
 from tests.tiny import prompt_of
 
@@ -68,7 +72,9 @@ def test_a_worker_that_is_killed_ends_the_run_with_one_sentence(home: Path):
         llm.with_options(method="exact").generate(prompt_of(8), LONG)
 
 
-def test_a_worker_that_fails_says_why():
+def test_a_worker_that_fails_says_why(home: Path, monkeypatch: pytest.MonkeyPatch):
+    """It is started with the same places to look for modules, of which Python passes over what is no string."""
+    monkeypatch.setattr("sys.path", [home, None, *sys.path, f"{home}:{home}"])
     workers = Workers([torch.device("cpu")] * 2)
     workers._processes[0].send(Call("no_such_thing", ()))
     said = r"rank 1 .* failed with AttributeError: .*no_such_thing.*; start again"
@@ -83,10 +89,60 @@ def test_a_worker_that_does_not_come_is_not_waited_for_for_ever(home: Path, monk
     monkeypatch.setattr("simsd.distributed.group.PATIENCE", timedelta(seconds=1))  # rank 0's alone
     monkeypatch.setattr("simsd.distributed.workers._NOTICE", 0.1)
     llm = make(home, 2)
+    lost: list[bool] = []
+    llm.when_lost(lambda error: lost.append(llm.alive))
     os.kill(workers_of(llm)._processes[0].pid, signal.SIGSTOP)
-    with pytest.raises(WorkerError, match="the tensor-parallel ranks lost one another"):
+    with pytest.raises(WorkerError, match=r"rank 1 of the tensor-parallel ranks \(process \d+\) did not answer"):
         llm.generate(prompt_of(8), LONG)
     assert ended(workers_of(llm))
+    assert lost == [False]
+    llm.when_lost(lambda error: lost.append(llm.alive))  # too late to wait for it
+    assert lost == [False, False]
+
+
+def stop(workers: Iterable[Process]) -> None:
+    for process in workers:
+        os.kill(process.pid, signal.SIGSTOP)
+
+
+def test_a_worker_that_does_not_start_is_given_up(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("simsd.distributed.watch._PATIENCE", 0.2)
+    started: list[Process] = []
+
+    def start_stopped(ranks: Iterable[int]) -> list[Process]:
+        started.extend(start(ranks))
+        stop(started)
+        return started
+
+    monkeypatch.setattr("simsd.distributed.watch.start", start_stopped)
+    with pytest.raises(WorkerError, match=r"rank 1 of .* \(process \d+\) said nothing for 0.2 s while starting; start"):
+        Workers([torch.device("cpu")] * 2)
+    assert [one._process.returncode for one in started] == [-signal.SIGKILL]
+
+
+def test_a_worker_that_does_not_connect_is_given_up(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("simsd.distributed.group.CONNECT", timedelta(seconds=1))  # rank 0's alone
+    monkeypatch.setattr("simsd.distributed.workers._NOTICE", 0.1)
+    await_done = Watch.await_done
+
+    def await_and_stop(self: Watch, doing: str) -> None:
+        await_done(self, doing)
+        stop(self.processes)
+
+    monkeypatch.setattr(Watch, "await_done", await_and_stop)
+    with pytest.raises(WorkerError, match=r"rank 1 of .* \(process \d+\) did not answer \(while connecting"):
+        Workers([torch.device("cpu")] * 2)
+
+
+def test_a_worker_that_does_not_load_is_given_up(home: Path, monkeypatch: pytest.MonkeyPatch):
+    workers = Workers([torch.device("cpu")] * 2)
+    monkeypatch.setattr("simsd.distributed.watch._PATIENCE", 0.2)
+    stop(workers._processes)
+    make(home, 1)
+    checkpoint, _ = look_at(home / "target", "float64", workers.device)
+    with pytest.raises(WorkerError, match=r"rank 1 of .* said nothing for 0.2 s while loading; start again"):
+        workers.load(checkpoint)
+    assert ended(workers)
 
 
 def test_one_set_of_workers_from_start_to_end(home: Path, monkeypatch: pytest.MonkeyPatch):
@@ -139,7 +195,8 @@ def test_one_set_of_workers_from_start_to_end(home: Path, monkeypatch: pytest.Mo
 
 
 def test_workers_end_with_the_last_llm_that_uses_them(home: Path):
-    llm = make(home, 2)
+    with ThreadPoolExecutor(1) as pool:  # a thread that ends before they do
+        llm = pool.submit(make, home, 2).result()
     other, workers = llm.with_options(method="none"), workers_of(llm)
     processes = workers._processes
     del llm, workers

@@ -20,6 +20,8 @@ class View:
 
     text_ids: list[int] = field(default_factory=list)
     memory: dict[str, Any] = field(default_factory=dict)
+    block: list[int] = field(default_factory=list)
+    taken: int = 0
 
 
 def view(text: str, prompt: int | None = None, **memory: Any) -> View:
@@ -39,6 +41,8 @@ def ask(
 ) -> DraftRequest:
     """A request for the sequences that stand at `blocks`."""
     size, batch = len(ids(blocks[0])), len(blocks)
+    for one, block in zip(sequences, blocks, strict=True):
+        one.block = ids(block)
     state = block_state(*blocks, start=[len(s.text_ids) for s in sequences], taken=taken)
     return DraftRequest(
         state,

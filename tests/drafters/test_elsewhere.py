@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
@@ -12,7 +11,9 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
-from simsd.drafters.base import DraftRequest
+from simsd.core.draft import Draft
+from simsd.core.tensors import tensors
+from simsd.drafters.base import DraftRequest, NoMemory, Window
 from simsd.drafters.elsewhere import Elsewhere, moved
 from simsd.drafters.model import ModelDrafter
 from simsd.engine.runner import Runner
@@ -80,15 +81,6 @@ def ask(*blocks: str, sequences: list[View], temperature: float = 0.0, **options
         return ask_here(*blocks, sequences=sequences, sampler=sampler, **options)
 
 
-def tensors(value: Any) -> list[Tensor]:
-    """All tensors of a dataclass."""
-    if isinstance(value, Tensor):
-        return [value]
-    if hasattr(value, "__dataclass_fields__"):
-        return [found for f in fields(value) for found in tensors(getattr(value, f.name))]
-    return []
-
-
 def admitted(source: Elsewhere, *lengths: int) -> list[View]:
     views = [View([1] * length) for length in lengths]
     for slot, view in enumerate(views):
@@ -117,7 +109,8 @@ def test_tensors_cross_once_each_way():
     request = ask("....", sequences=views, window=3)
     with Crossings() as crossings:
         draft = source.propose(request)
-    assert crossings.count == len(tensors(request)) + len(tensors(draft))
+    from_the_host = 1  # what the drafter knows of the sequences, in one piece
+    assert crossings.count == len(tensors(request)) + from_the_host + len(tensors(draft))
 
 
 def test_the_targets_logits_are_read_there():
@@ -152,3 +145,23 @@ def test_what_is_no_tensor_stays():
     assert there.schedule.present == request.schedule.present
     assert {tensor.device for tensor in tensors(there)} == {THERE}
     assert moved(None, THERE) is None
+
+
+def test_what_is_expected_crosses_before_the_target_runs():
+    """A copy that is queued behind the target's forward would wait for it, and the draft model with it."""
+    told: list[tuple[Tensor, list[int], int]] = []
+
+    class Told(NoMemory):
+        ahead = 7
+
+        def propose(self, request: DraftRequest) -> Draft:
+            raise NotImplementedError
+
+        def expect(self, reached: Callable[[], Tensor], left: Sequence[int], window: Window) -> None:
+            told.append((reached(), list(left), window(3)))
+
+    source = Elsewhere(Told(), THERE)
+    source.expect(lambda: torch.ones(2), [5, 6], lambda fewest: fewest + 1)
+    (reached, left, blocks) = told[0]
+    assert (reached.device, left, blocks) == (THERE, [5, 6], 4)
+    assert source.ahead == 7

@@ -9,8 +9,11 @@ import torch
 from torch import Tensor
 
 from simsd.core.layout import block_causal, with_pending
+from simsd.core.prefix import Bucket, Known
 from simsd.engine import runner as runner_module
+from simsd.engine.graphs import Graphs
 from simsd.engine.runner import Runner
+from tests.capture import StandIn
 from tests.tiny import MASK, POSITIONS, assert_same, prompt_of, runner, tiny_model
 
 SIZE = 4
@@ -27,7 +30,7 @@ def rows(run: Runner, texts: list[list[int]], stored: list[int]) -> Tensor:
     """Logits of the same number of further rows of each text behind what is stored of it."""
     layout = block_causal(torch.tensor(texts), torch.tensor(stored), SIZE)
     layout = replace(layout, judge=torch.arange(len(texts[0])).expand(len(texts), -1))
-    return run.logits(layout, stored, [0] * len(texts))
+    return run.logits(layout, Known(stored, [0] * len(texts)))
 
 
 def test_a_block_at_a_time_is_the_whole_at_once():
@@ -78,7 +81,7 @@ def test_uneven_numbers_of_pending_blocks():
     fill = [[MASK] * (have - 4) + text[have:12] for text, have in zip(TEXTS, stored, strict=True)]
     pending = torch.tensor(fill).view(3, 2, SIZE)
     layout = with_pending(now, pending, torch.tensor([2, 0, 1]), torch.tensor(start))
-    found = run.logits(layout, stored, [0, 8, 4])
+    found = run.logits(layout, Known(stored, [0, 8, 4]))
     for one, text in zip(found, TEXTS, strict=True):
         assert_same(one, whole(text)[12:16])
     # and what was pending is stored now, at its place
@@ -183,3 +186,32 @@ def test_room_ahead_of_need_ends_with_the_longest_text():
 
 def test_mask_is_never_likely():
     assert rows(runner(tiny_model(), SIZE), TEXTS, [0, 0, 0])[..., MASK].eq(-torch.inf).all()
+
+
+@pytest.mark.parametrize("stored", [[0, 0, 0], [8, 8, 8], [4, 16, 0], [24, 0, 12]])
+def test_a_length_rounded_up_and_numbers_of_the_device_are_the_same_forward(stored):
+    run = runner(tiny_model(), SIZE)
+    for place, (text, have) in enumerate(zip(TEXTS, stored, strict=True)):
+        run.prefill(place, text[:have])
+        run.cache.buffer[:, :, place, :, have:] = 7.0  # scratch, which nobody may see
+    part = torch.tensor([text[have : have + SIZE] for text, have in zip(TEXTS, stored, strict=True)])
+    now = replace(block_causal(part, torch.tensor(stored), SIZE), judge=torch.arange(SIZE).expand(3, -1))
+    expected = run.logits(now, Known(stored, [0] * 3))
+    for reach in (max(stored), 24, 50):
+        assert_same(run.logits(now, Bucket(torch.tensor(stored), reach)), expected)
+    skipped = [SIZE, 0, SIZE]  # a block of one sequence is pending, the others have fill-up rows in its place
+    pending = torch.full((3, 1, SIZE), 5)
+    front = with_pending(now, pending, torch.tensor([0, 1, 0]), torch.tensor([have + SIZE for have in stored]))
+    expected = run.logits(front, Known(stored, skipped))
+    assert_same(run.logits(front, Bucket(torch.tensor(stored), 50)), expected)
+
+
+def test_where_there_are_graphs_lengths_go_by_steps_and_never_beyond_the_longest_text():
+    there = torch.tensor([3, 9])
+    plain = runner(tiny_model(), SIZE).prefix([3, 9], [4, 0], there)
+    assert plain == Known([3, 9], [4, 0])
+    assert plain.and_on(4) == Known([7, 13], [4, 0])
+    run = Runner(tiny_model().model, MASK, SIZE, POSITIONS, longest=40, graphs=Graphs(StandIn, step=16))
+    found = [run.prefix([3, have], [0, 0], there, ahead=8) for have in (4, 8, 9, 30, 33, 40)]
+    assert [one.reach for one in found if isinstance(one, Bucket)] == [16, 16, 32, 40, 41, 48]
+    assert found[0].and_on(4).stored.tolist() == [7, 13]  # type: ignore[union-attr]

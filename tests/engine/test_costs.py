@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simsd.engine.costs import CostTable, measure
-from tests.tiny import MASK, POSITIONS, tiny_model
+from tests.tiny import POSITIONS, runner, tiny_model
 
 
 def test_costs_are_straight_between_and_beyond_what_was_measured():
@@ -30,7 +30,7 @@ def test_a_table_that_is_none_is_refused(rows, seconds):
 
 @pytest.mark.parametrize("block_length", [1, 4, 16, 128, 256])
 def test_measuring_covers_growing_rows_inside_the_models_positions(block_length):
-    table = measure(tiny_model().model, MASK, block_length, POSITIONS)
+    table = measure(runner(tiny_model(), block_length))
     assert table.rows[0] == block_length
     assert all(rows % block_length == 0 and rows <= POSITIONS for rows in table.rows)
     assert all(seconds > 0 for seconds in table.seconds)

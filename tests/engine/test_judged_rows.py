@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from simsd.core.layout import block_causal
+from simsd.core.prefix import Known
 from simsd.engine import verify
 from simsd.engine.options import SamplingParams
 from simsd.engine.runner import Runner
@@ -23,7 +24,7 @@ def test_logits_are_those_of_the_judged_rows_in_their_order(judge):
     runner = Runner(HashModel(VOCAB), MASK, SIZE, 100)
     layout = replace(block_causal(torch.tensor([text]), torch.tensor([0]), SIZE), judge=torch.tensor([judge]))
     expected = runner.model.plain_logits(text, SIZE, MASK)[judge]  # type: ignore[attr-defined]
-    assert torch.equal(runner.logits(layout, [0], [0])[0], expected)
+    assert torch.equal(runner.logits(layout, Known([0], [0]))[0], expected)
 
 
 def test_ordinary_decoding_runs_the_block_alone_also_where_nothing_is_trimmed(monkeypatch):

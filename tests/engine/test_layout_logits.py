@@ -10,6 +10,7 @@ from torch import Tensor
 
 from simsd.core.draft import BlockState, Draft
 from simsd.core.layout import Layout, block_causal, paired, unrolled
+from simsd.core.prefix import Known
 from simsd.core.states import KINDS, build, codes, trim
 from tests.tiny import MASK, assert_same, prompt_of, runner, tiny_model
 
@@ -35,7 +36,7 @@ def judged(layout: Layout, layers: int) -> Tensor:
     """Logits [J, V] of the layout's judged rows behind the prefix."""
     run = runner(tiny_model(layers), SIZE)
     run.prefill(0, TEXT)
-    return run.logits(layout, [PREFIX], [0])[0]
+    return run.logits(layout, Known([PREFIX], [0]))[0]
 
 
 def ordinary(before: list[list[int]], state: list[int], layers: int) -> Tensor:
@@ -43,7 +44,7 @@ def ordinary(before: list[list[int]], state: list[int], layers: int) -> Tensor:
     text = TEXT + [token for block in before for token in block] + state
     layout = block_causal(torch.tensor([text]), torch.tensor([0]), SIZE)
     layout = replace(layout, judge=torch.arange(len(text) - SIZE, len(text))[None])
-    return runner(tiny_model(layers), SIZE).logits(layout, [0], [0])[0]
+    return runner(tiny_model(layers), SIZE).logits(layout, Known([0], [0]))[0]
 
 
 def of_each_step(draft: Draft, layers: int) -> Tensor:
@@ -115,7 +116,7 @@ def test_a_finished_copy_leaves_the_keys_and_values_of_the_store_pass():
     run.prefill(0, TEXT)
     states = trim(build(state, draft, [codes("chain", SIZE)] * 2))
     assert states.in_place == 1
-    run.logits(unrolled(state, states), [PREFIX], [0])
+    run.logits(unrolled(state, states), Known([PREFIX], [0]))
     stored = runner(tiny_model(3), SIZE)
     stored.prefill(0, TEXT + tokens[0, 0].tolist())
     length = PREFIX + SIZE

@@ -18,6 +18,7 @@ from torch import Tensor
 from simsd.core import sampling
 from simsd.core.draft import BlockState, Draft, limit
 from simsd.core.layout import block_causal
+from simsd.core.prefix import Known
 from simsd.core.sampling import Sampler
 from simsd.core.schedule import STRATEGIES, Schedule, quotas
 from simsd.drafters.base import Drafter, DraftRequest, NoMemory, propose_with
@@ -59,6 +60,8 @@ class View:
 
     text_ids: list[int] = field(default_factory=list)
     memory: dict[str, Any] = field(default_factory=lambda: {"draft_stored": 0})
+    block: list[int] = field(default_factory=list)
+    taken: int = 0
 
 
 @dataclass(frozen=True)
@@ -118,9 +121,10 @@ def sample(
         wanted = DraftRequest(state, -(-gamma // SIZE), mine, rules.schedule, False, salt, views)
         draft = limit(drafter.propose(wanted), gamma, whole_steps=False)
         nothing = torch.zeros(count, 0, SIZE, dtype=torch.long)
-        now = Round(state, nothing, torch.zeros(count, dtype=torch.long), salt, [0] * count, [0] * count, SIZE)
+        stored = Known([0] * count, [0] * count)
+        now = Round(state, nothing, torch.zeros(count, dtype=torch.long), salt, stored, SIZE)
         work = plan(options, now, draft, rules)
-        outcome = judge(options, now, work, target.logits(work.layout, [0] * count, [0] * count), rules).outcome
+        outcome = judge(options, now, work, target.logits(work.layout, stored), rules).outcome
         if rounds == 0:
             first = (draft.step[:, 0] == 1).long().argmax(-1)
             went_on = (outcome.taken[:, -1] == 0).any(-1) & (outcome.tokens.shape[1] == 2)
@@ -228,7 +232,7 @@ class ByDraw(NoMemory):
             text = torch.cat((before.flatten(1), tokens), 1)
             layout = block_causal(text, torch.zeros(batch, dtype=torch.long), SIZE)
             rows = torch.arange(text.shape[1] - SIZE, text.shape[1]).expand(batch, -1)
-            return runner.logits(replace(layout, judge=rows), [0] * batch, [0] * batch)
+            return runner.logits(replace(layout, judge=rows), Known([0] * batch, [0] * batch))
 
         fresh = replace(request.sampler, seed=request.sampler.seed + 7_000_000)  # not the target's own noise
         drafted = propose_with(replace(request, by_draw=True, sampler=fresh), logits_of, SIZE)

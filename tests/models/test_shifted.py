@@ -8,6 +8,7 @@ from torch import Tensor
 
 from simsd.core.draft import BlockState, Draft
 from simsd.core.layout import Layout, block_causal, paired, unrolled, with_pending
+from simsd.core.prefix import Known
 from simsd.core.states import States, build, codes
 from simsd.engine.runner import Runner
 from simsd.models.huggingface import HuggingFaceModel
@@ -93,7 +94,7 @@ def test_logits_of_copies_are_those_of_the_whole_text(make, pending: int):
     states = build(state, draft, [codes("subsets", 3), codes("chain", 2)])
     waiting = torch.tensor([text[stored:]], dtype=torch.long).view(1, pending, SIZE)
     layout = with_pending(unrolled(state, states), waiting, torch.tensor([pending]), state.start)
-    logits = runner.logits(layout, [stored], [0])[0].view(-1, SIZE, VOCAB)
+    logits = runner.logits(layout, Known([stored], [0]))[0].view(-1, SIZE, VOCAB)
     for at in range(states.in_place, states.tokens.shape[1]):
         if states.valid[0, at]:
             front = [5, 6, 7, 9] if states.block[0, at] == 1 else []

@@ -63,3 +63,11 @@ def test_a_shard_holds_what_the_index_says(tmp_path: Path):
     write_json(index, {"weight_map": files | {"model.norm.weight": other, "no.such": other}})
     with pytest.raises(ModelError, match=rf"{other} lacks 2 weights .*: model\.norm\.weight, no\.such; download"):
         WeightFiles(folder)
+
+
+def test_it_is_told_when_a_piece_has_been_read(files: WeightFiles):
+    read: list[int] = []
+    told = WeightFiles(files.folder, lambda: read.append(len(read)))
+    told.read(["m", Piece("m", slice(0, 1))], torch.float32, CPU)
+    told.read("v", torch.float32, CPU)
+    assert len(read) == 3

@@ -44,7 +44,7 @@ class Row:
     same_text: float
 
 
-@decoding_options(only=("dtype", "device", "draft_device", "quantize", "threads"))
+@decoding_options(only=("dtype", "device", "draft_device", "draft_ahead", "quantize", "enforce_eager", "threads"))
 def demo(
     *,
     options: Decoding,

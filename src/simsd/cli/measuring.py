@@ -91,8 +91,8 @@ Restart = Annotated[
 ]
 
 MODEL = (
-    *("model", "draft_model", "mask_token_id", "dtype", "device", "draft_device", "quantize"),
-    *("tensor_parallel_size", "threads"),
+    *("model", "draft_model", "mask_token_id", "dtype", "device", "draft_device", "draft_ahead", "quantize"),
+    *("tensor_parallel_size", "enforce_eager", "threads"),
 )
 FIXED = ("layout", "acceptance", "states", "draft_steps", "denoising_steps", "confidence_threshold", "eb_threshold")
 SETTINGS = ("max_tokens", "top_k", "top_p", "seed", "ignore_eos")

@@ -70,6 +70,17 @@ class Decoding:
         int | None,
         _flag("--tensor-parallel-size", "Split both models among this many GPUs or processes. Default: 1.", _MODEL),
     ] = None
+    draft_ahead: Annotated[
+        bool | None,
+        _flag(
+            "--draft-ahead/--no-draft-ahead",
+            "Draft the next window while the target verifies. Default: where --draft-device is another device.",
+            _MODEL,
+        ),
+    ] = None
+    enforce_eager: Annotated[
+        bool, typer.Option("--enforce-eager", help="Record no CUDA graphs.", rich_help_panel=_MODEL)
+    ] = False
     threads: Annotated[int | None, _flag("--threads", "CPU threads. Default: all cores.", _MODEL)] = None
     method: Annotated[
         str | None,
@@ -160,9 +171,10 @@ class Decoding:
 
     def _given(self, names: Iterable[str]) -> dict[str, Any]:
         values = {name: getattr(self, name) for name in names}
-        return {name: value for name, value in values.items() if value is not None and value is not False}
+        return {name: value for name, value in values.items() if value is not _DEFAULTS[name]}
 
 
+_DEFAULTS = {f.name: f.default for f in fields(Decoding)}
 _SAMPLING_NAMES = ("max_tokens", "temperature", "top_k", "top_p", "seed", "stop", "ignore_eos")
 _LLM_NAMES = tuple(f.name for f in fields(Decoding) if f.name not in (*_SAMPLING_NAMES, "threads"))
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 from dataclasses import replace
 from typing import Any
 
 from fastapi import FastAPI
 from ray import serve
 
+from simsd.cluster.passage import Open, Passage
 from simsd.cluster.settings import Fleet, ReplicaPlan
+from simsd.errors import WorkerError
+from simsd.serving.logs import event
 
 NAME = "simsd"  # of the application
 HEALTH_PERIOD = 2.0  # seconds between two looks at a replica, and so until a lost one is replaced
 START_TRIES = 3  # a checkpoint that cannot be loaded cannot be loaded the twentieth time either
+GLANCE = 0.05  # seconds between two looks at what is still open
 FAREWELL = 5.0  # seconds for a replica to end, once its last answer has
 
 
@@ -29,24 +35,36 @@ class Replica:
 
         logs.to_stream(plan.log_format)
         torch.set_num_threads(plan.threads)
+        self._open, self._draining = Open(), False
         self._llm = LLM(**plan.llm, max_num_seqs=plan.max_num_seqs)
+        self._llm.when_lost(_end_at_once)
         tell_shortened(self._llm, plan.llm.get("max_model_len"))
         self._app = create_app(self._llm, plan.server, serve.get_replica_context().replica_id.unique_id)
+        self._app.add_middleware(Passage, count=self._open)
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """Ray Serve asks for the application by this name."""
         return self._app
 
-    async def end_in(self, seconds: float) -> None:
-        """Ends the answers that run then, with a word to their clients. Ray Serve itself would only end the process."""
-        asyncio.get_running_loop().call_later(seconds, self._app.state.engine.abort)
+    async def drain(self, seconds: float) -> None:
+        """Refuses what is new, with status 503, and returns when all answers are out. They may end within this time;
+        who is not finished then is told so. Ray Serve itself would end the process in the middle of them."""
+        self._draining = True
+        await asyncio.to_thread(self._app.state.engine.close, seconds)
+        while self._open.requests:
+            await asyncio.sleep(GLANCE)
 
     def check_health(self) -> None:
         """Ray Serve replaces the replica when this raises."""
-        if not self._app.state.engine.alive:
+        if not self._app.state.engine.alive and not self._draining:
             raise RuntimeError("the engine's thread has ended")
-        if not self._llm.alive:
-            raise RuntimeError("a rank of tensor parallelism is lost")
+
+
+def _end_at_once(failure: WorkerError) -> None:
+    """Ends the process. Ray Serve hands a replica that is gone nothing more from that moment on; one that has only
+    become ill it would notice after three looks, and until then prefer it, since it fails so fast."""
+    event("rank_lost", logging.ERROR, error=str(failure))
+    os._exit(1)
 
 
 def deployment(plan: ReplicaPlan, fleet: Fleet, gpus: float) -> serve.Deployment:

@@ -8,7 +8,7 @@ import signal
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any
 
 import ray
@@ -19,22 +19,24 @@ from ray.serve.exceptions import RayServeException
 from ray.serve.handle import DeploymentHandle
 from ray.serve.schema import ApplicationStatus, LoggingConfig
 
+from simsd.cluster.check import check
+from simsd.cluster.lines import json_lines
 from simsd.cluster.replicas import FAREWELL, NAME, application
 from simsd.cluster.settings import Fleet, ReplicaPlan
 from simsd.cluster.signals import Ending, caught
 from simsd.errors import ConfigError, ModelError
-from simsd.models.pair import placements
+from simsd.serving.engine import LAST_ROUND
 from simsd.serving.logs import event
 
 OBJECT_STORE = 2**27  # bytes; only messages pass through it, and those are small
 GLANCE = 0.2  # seconds between two looks at the signals
 PERIOD = 25  # glances between two looks at the replicas
+LINGER = 0.5  # seconds for a proxy to pass on the last piece of an answer
 LATER = 10.0  # seconds that the proxy waits longer than the replica, whose error says more
 QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)  # the application logs requests, with their ids
 REACH = 10.0  # seconds for a cluster to accept a connection
 PLACE = re.compile(r"(ray://)?(?P<host>.+):(?P<port>\d{1,5})")
 CAUSE = re.compile(r"^simsd\.errors\.\w+: (.+)$", re.MULTILINE)
-PLACING = ("dtype", "device", "draft_device", "quantize", "tensor_parallel_size")
 LOST = (RayError, RayServeException, TimeoutError)  # what Ray raises of its own cluster
 
 
@@ -43,10 +45,9 @@ def run(plan: ReplicaPlan, fleet: Fleet, host: str, port: int, address: str | No
 
     Raises: ConfigError where there is no such cluster, or no room in it; ModelError where no replica could start.
     """
-    if address is None:  # here is where the replicas will look for it, and fail with far more words
-        at = {name: plan.llm[name] for name in PLACING if name in plan.llm}
-        placements(plan.llm.get("model"), plan.llm.get("draft_model"), **at)
-    with caught() as ending, connected(address), deployed(plan, fleet, host, port, local=address is None) as url:
+    check(plan, here=address is None)  # a replica would fail with far more words
+    log, local = json_lines() if plan.log_format == "json" else nullcontext(), address is None
+    with caught() as ending, log, connected(address), deployed(plan, fleet, host, port, local=local) as url:
         ending.ready = True
         event("ready", url=url, model=plan.server.model_name, **_counts())
         _watch(ending)
@@ -86,7 +87,7 @@ def deployed(plan: ReplicaPlan, fleet: Fleet, host: str, port: int, *, local: bo
     before = serve.status()
     if NAME in before.applications:
         raise ConfigError(f"this cluster already runs an application {NAME!r}; end that first")
-    shared = bool(before.proxies)
+    shared, orderly = bool(before.proxies), False
     try:
         if shared:
             event("serve_was_running", logging.WARNING, hint="its own host and port hold, not those given here")
@@ -94,11 +95,12 @@ def deployed(plan: ReplicaPlan, fleet: Fleet, host: str, port: int, *, local: bo
             _start(HTTPOptions(host=host, port=port, request_timeout_s=plan.server.request_timeout + LATER))
         handle = _deploy(target)
         yield None if shared else f"http://{f'[{host}]' if ':' in host else host}:{port}"
-        _delete(handle, plan.server.shutdown_timeout)
+        _drain(handle, plan.server.shutdown_timeout)
+        orderly = True
     finally:
-        if not local:
+        if orderly or not local:  # what is left of a local one ends with the connection
             with suppress(*LOST):
-                serve.delete(NAME) if shared else serve.shutdown()
+                serve.delete(NAME) if shared else serve.shutdown()  # and with it, first of all, the proxies
 
 
 def _start(http: HTTPOptions) -> None:
@@ -140,18 +142,13 @@ def _watch(ending: Ending) -> None:
             event("replicas", **now)
 
 
-def _delete(handle: DeploymentHandle, grace: float) -> None:
-    """Takes the application away. What runs may end within `grace` seconds, and is ended by its replica then."""
+def _drain(handle: DeploymentHandle, grace: float) -> None:
+    """Lets the replicas finish what runs, for `grace` seconds, while they refuse what is new. Taking the application
+    away at once would have the proxies answer that it never was there."""
     event("ending", **_counts())
     with suppress(*LOST):
-        handle.broadcast("end_in", grace).results(timeout_s=FAREWELL, return_exceptions=True)
-    deadline = time.monotonic() + grace + 2 * FAREWELL
-    while True:
-        try:
-            return serve.delete(NAME)
-        except TimeoutError:  # Ray Serve waits a minute at most
-            if time.monotonic() > deadline:
-                return None
+        handle.broadcast("drain", grace).results(timeout_s=grace + LAST_ROUND + FAREWELL, return_exceptions=True)
+    time.sleep(LINGER)
 
 
 def _counts() -> dict[str, Any]:

@@ -73,10 +73,11 @@ class ReplicaPlan:
     def resources(self, gpus_there: float) -> dict[str, float]:
         """CPUs and GPUs of one replica, as Ray counts them. gpus_there: of the whole cluster."""
         named = [name for name in (self.llm.get("device"), self.llm.get("draft_device")) if name not in (None, "auto")]
+        ranks = self.llm.get("tensor_parallel_size", 1)
         if not any(name.startswith(GPU) for name in named) and (named or not gpus_there):
-            return {"num_cpus": float(self.threads), "num_gpus": 0.0}
+            return {"num_cpus": float(max(self.threads, ranks)), "num_gpus": 0.0}  # ranks share the threads
         most = max((1 + _index(name) for name in named), default=1)
-        return {"num_cpus": 1.0, "num_gpus": float(max(most, self.llm.get("tensor_parallel_size", 1)))}
+        return {"num_cpus": 1.0, "num_gpus": float(max(most, ranks))}
 
 
 def _index(device: str) -> int:

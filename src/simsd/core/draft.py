@@ -74,11 +74,15 @@ class Draft:
         """[N] number n of drafted steps."""
         return (self.step * self.drafted).amax((1, 2))
 
+    @property
+    def before(self) -> Tensor:
+        """[N, W] drafted steps in all blocks before."""
+        last = (self.step * self.drafted).amax(-1).cummax(-1).values
+        return torch.cat((torch.zeros_like(last[:, :1]), last[:, :-1]), 1)
+
     def local_step(self) -> Tensor:
         """[N, W, B] the step counted inside its block: 0 known, 1..n_w drafted, n_w + 1 left masked."""
-        last = (self.step * self.drafted).amax(-1).cummax(-1).values  # [N, W]
-        before = torch.cat((torch.zeros_like(last[:, :1]), last[:, :-1]), 1)
-        return (self.step - before[..., None]).clamp(min=0) * (self.step > 0)
+        return (self.step - self.before[..., None]).clamp(min=0) * (self.step > 0)
 
 
 def empty_draft(state: BlockState, blocks: int = 1) -> Draft:
@@ -86,6 +90,20 @@ def empty_draft(state: BlockState, blocks: int = 1) -> Draft:
     more = state.tokens.new_full((*state.tokens.shape[:1], blocks - 1, state.tokens.shape[1]), state.mask_id)
     tokens = torch.cat((state.tokens[:, None], more), 1)
     return Draft(tokens, (tokens == state.mask_id).long(), state.mask_id)
+
+
+def first_blocks(draft: Draft, blocks: int) -> Draft:
+    """The same draft over a shorter window: no block depends on those behind it."""
+    if blocks == draft.tokens.shape[1]:
+        return draft
+    laws, doubt = draft.proposal, draft.doubt
+    return Draft(
+        draft.tokens[:, :blocks],
+        draft.step[:, :blocks],
+        draft.mask_id,
+        None if laws is None else laws[:, :blocks],
+        None if doubt is None else doubt[:, :blocks],
+    )
 
 
 def limit(draft: Draft, tokens: int, whole_steps: bool = True) -> Draft:

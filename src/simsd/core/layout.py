@@ -69,7 +69,7 @@ def paired(state: BlockState, draft: Draft, *, position_copy: bool = True) -> La
         | (q_slot & k_slot & _slot_sees_slot(q, k))
     )
     earlier = (block[:, None] > block[None, :]) & ~k_slot  # a later block sees an earlier block's data, never its slots
-    judge = rows[slot].expand(batch, -1)
+    judge = rows.view(blocks, 2, size)[:, 1].flatten().expand(batch, -1)
     return Layout(
         ids=data.flatten(1),
         positions=torch.stack((place, slot_place), 2).flatten(1),

@@ -7,26 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache
 
 import torch
 from torch import Tensor
 
 from simsd.core.draft import Draft
-from simsd.core.states import States, without_idle
+from simsd.core.states import States, on_device, without_idle
 
 # A draft foresees tokens far better than their order: among confidences near 1 the order is nearly noise. Dividing the
 # log-odds by this, rather than taking them at their word, raised the tokens per forward at equal query tokens.
 ORDER_SOFTENING = 4.0
 
 
-@lru_cache(maxsize=256)
-def _moves(count: int, units: int, table: bytes) -> Tensor:
-    """[C, U] the code that code c becomes by step u; C (a sink) where that is not in the table or u is taken.
-
-    table: the bytes of bool [C, U]; the same few tables come in every round.
-    """
-    known = torch.frombuffer(bytearray(table), dtype=torch.bool).view(count, units)
+@cache  # of the object: the same few tables come in every round
+def _moves(known: Tensor) -> Tensor:
+    """[C, U] the code that code c becomes by step u; C (a sink) where that is not in the table or u is taken."""
+    count, units = known.shape
     after = known[:, None] | torch.eye(units, dtype=torch.bool)  # [C, U, U]
     same = (after[:, :, None] == known).all(-1) & ~known[..., None]  # [C, U, C]
     return torch.where(same.any(-1), same.long().argmax(-1), count)
@@ -47,8 +44,8 @@ def visits(draft: Draft, tables: Sequence[Tensor]) -> list[Tensor]:
     entering = doubt.new_ones(doubt.shape[0], 1)
     for w, table in enumerate(tables):
         count, units = table.shape
-        moves = _moves(count, units, table.numpy().tobytes()).to(doubt.device)
-        table = table.to(doubt.device)
+        moves = on_device(_moves(table), doubt.device)
+        table = on_device(table, doubt.device)
         unit = torch.arange(1, units + 1, device=doubt.device)
         member = drafted[:, w, None] & (local[:, w, None] == unit[:, None])  # [N, U, B]
         worst = torch.where(member, doubt[:, w, None], -torch.inf).amax(-1)  # -inf: no such step
@@ -62,7 +59,7 @@ def visits(draft: Draft, tables: Sequence[Tensor]) -> list[Tensor]:
         for _ in range(units):
             flow = (wave[:, :count, None] * choice).flatten(1)
             wave = torch.zeros_like(wave).scatter_add_(1, target, flow)
-            wave[:, count] = 0
+            wave[:, count].zero_()
             total = total + wave
         result.append(total[:, :count])
         ends = (table | (unit > (local[:, w] * drafted[:, w]).amax(-1, keepdim=True))[:, None]).all(-1)
@@ -76,5 +73,5 @@ def keep_likely(states: States, chance: Tensor, least: float) -> States:
     chance: [N, C] of the states behind those in place, as `visits` gives them, block after block.
     """
     keep = torch.cat((torch.ones_like(states.valid[:, : states.in_place]), chance >= least), 1)
-    keep[:, states.root] = True
+    keep[:, states.root].fill_(True)
     return without_idle(replace(states, valid=states.valid & keep))

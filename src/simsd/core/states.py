@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -80,7 +80,7 @@ def _nearest_subsets(steps: int, limit: int) -> list[set[int]]:
     return found[: max(limit, steps + 1)]
 
 
-@lru_cache(maxsize=256)
+@cache
 def codes(kind: str, steps: int, limit: int = 32) -> Tensor:
     """bool [C, steps]: the codes of a set over `steps` draft steps, the empty one first.
 
@@ -99,6 +99,16 @@ def codes(kind: str, steps: int, limit: int = 32) -> Tensor:
     return torch.tensor([[step in members for step in range(steps)] for members in chosen]).view(len(chosen), steps)
 
 
+def on_device(table: Tensor, device: torch.device) -> Tensor:
+    """A table that the host has made, on the device: copied there once. The same few objects come in every round."""
+    return table if table.device == device else _copy(table, device)
+
+
+@cache  # of the object, whose values never change; for good, because a recorded graph reads the copy where it is
+def _copy(table: Tensor, device: torch.device) -> Tensor:
+    return table.to(device)
+
+
 def build(state: BlockState, draft: Draft, tables: Sequence[Tensor]) -> States:
     """The states that `tables[w]` (codes [C_w, U_w], U_w >= the draft's steps in block w) name in each block w.
 
@@ -115,7 +125,7 @@ def build(state: BlockState, draft: Draft, tables: Sequence[Tensor]) -> States:
     for w in range(len(tables) - 1):  # the finished states that a later block sees
         columns.append((draft.tokens[:, w, None], w, steps[:, w, None], entered[:, w + 1, None]))
     for w, table in enumerate(tables):
-        table = table.to(draft.tokens.device)
+        table = on_device(table, draft.tokens.device)
         count, units = table.shape
         padded = torch.cat((table, table.new_zeros(count, 1)), 1)  # the last column: not drafted
         unit = torch.where(drafted[:, w], local[:, w] - 1, units).clamp(max=units)
@@ -131,6 +141,19 @@ def build(state: BlockState, draft: Draft, tables: Sequence[Tensor]) -> States:
     taken = taken + torch.where(block == 0, state.taken[:, None], 0)
     front = len(tables) - 1
     return States(ids, block, block - 1, taken, valid, draft.mask_id, len(tables), root=front, in_place=front)
+
+
+def reach(state: BlockState, draft: Draft, states: States) -> Tensor:
+    """[N] how many of the draft's steps a walk takes that agrees with all of them, before it leaves the set."""
+    before = draft.before.gather(1, states.block)
+    steps = before + states.taken - torch.where(states.block == 0, state.taken[:, None], 0)  # [N, S] so far
+    of_block = states.block[..., None].expand_as(states.tokens)
+    known = draft.step.gather(1, of_block) <= steps[..., None]
+    foreseen = torch.where(known, draft.tokens.gather(1, of_block), draft.mask_id)
+    own = states.valid & (states.tokens == foreseen).all(-1) & ~states.finished
+    most = draft.step[0].numel()
+    there = own.new_zeros(own.shape[0], most + 1, dtype=torch.long).scatter_add_(1, steps.clamp(max=most), own.long())
+    return (there > 0).long().cumprod(1).sum(1)
 
 
 def select(states: States, index: Tensor) -> States:

@@ -5,9 +5,9 @@ The group belongs to the models it serves. It is not the process's default group
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from simsd.errors import ConfigError
 
+_HERE = "127.0.0.1"  # other machines cannot reach it
 CONNECT = timedelta(seconds=30)  # all ranks are there when they begin to connect
 # A rank that is alive, but does not come, holds the others up for this long. All have the same work at the same time.
 PATIENCE = timedelta(minutes=5)
@@ -28,8 +29,8 @@ class RanksLostError(Exception):
 class Group:
     """All ranks, of which this process is one. The same calls must be made by all of them, in the same order."""
 
-    def __init__(self, rank: int, size: int, device: torch.device, store: Path) -> None:
-        """Connects, which waits for all the others. store: a new file that all of them can reach as long as they run.
+    def __init__(self, rank: int, size: int, device: torch.device, store: Any) -> None:
+        """Connects, which waits for all the others. store: where they find one another, of `host` or `meet`.
 
         Raises: RanksLostError.
         """
@@ -41,8 +42,7 @@ class Group:
             options.timeout = PATIENCE
         self._share.rootRank = self._gather.rootRank = 0
         make = _nccl if device.type == "cuda" else _gloo
-        meeting: Any = dist.FileStore(str(store), size)  # pyright: ignore[reportPrivateImportUsage]
-        self._backend = _joined(lambda: make(meeting, rank, size))
+        self._backend = _joined(lambda: make(store, rank, size))
         self.sum(torch.zeros(1, device=device))  # NCCL connects now
         self.settle()
 
@@ -78,6 +78,26 @@ class Group:
         _joined(lambda: start().wait())
 
 
+def host() -> Any:
+    """A store in which ranks find one another, for this process, which is rank 0. It leaves nothing behind.
+
+    Raises: RanksLostError.
+    """
+    listener = socket.create_server((_HERE, 0))  # PyTorch's own would listen to other machines, too
+    port = listener.getsockname()[1]
+    return _store(port, is_master=True, master_listen_fd=listener.detach(), wait_for_workers=False)
+
+
+def meet(port: int) -> Any:
+    """Rank 0's store, for the others. Raises: RanksLostError."""
+    return _store(port)
+
+
+def _store(port: int, **more: Any) -> Any:
+    kind: Any = dist.TCPStore  # pyright: ignore[reportPrivateImportUsage]
+    return _joined(lambda: kind(_HERE, port, timeout=CONNECT, **more))
+
+
 def _joined(work: Callable[[], Any]) -> Any:
     try:
         return work()
@@ -90,7 +110,7 @@ def _gloo(store: Any, rank: int, size: int) -> Any:
     options = gloo._Options()
     options._timeout = CONNECT
     store.set_timeout(CONNECT)
-    options._devices = [gloo.create_device(hostname="127.0.0.1")]  # nobody else can reach it
+    options._devices = [gloo.create_device(hostname=_HERE)]
     return gloo(store, rank, size, options)
 
 

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any
 
-from simsd.distributed.worker import LOST, Stop
+from simsd.distributed.lifeline import LOST
+from simsd.distributed.worker import Stop
 from simsd.errors import WorkerError
 
 _GRACE = 5.0  # seconds in which a process should have ended by itself
+_CODE = """
+import sys
+sys.path[:] = {path!r}
+from simsd.distributed.lifeline import end_with_parent
+end_with_parent()
+from simsd.distributed.worker import main
+main()
+"""
 
 
 class Process:
@@ -26,18 +34,18 @@ class Process:
     """
 
     def __init__(self, rank: int) -> None:
-        """Raises: WorkerError."""
+        """On Linux the process ends with the thread that calls this. Raises: WorkerError."""
         self.rank = rank
+        path = [entry for entry in sys.path if isinstance(entry, str)]  # Python passes over all others, too
         ours, theirs = socket.socketpair()
         self.pipe = Connection(ours.detach())
         with theirs:
             try:
                 self._process = subprocess.Popen(
-                    [sys.executable, "-c", "from simsd.distributed.worker import main; main()", str(theirs.fileno())],
+                    [sys.executable, "-c", _CODE.format(path=path), str(theirs.fileno())],
                     pass_fds=[theirs.fileno()],
                     stdin=subprocess.DEVNULL,
                     stdout=subprocess.DEVNULL,  # that is rank 0's, and may be JSON
-                    env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "PYTHONSAFEPATH": "1"},
                     start_new_session=True,
                 )
             except OSError as error:
@@ -66,6 +74,14 @@ class Process:
             self._process.kill()
             self._process.wait()
 
+    @property
+    def name(self) -> str:
+        return f"rank {self.rank} of the tensor-parallel ranks (process {self.pid})"
+
+    @property
+    def runs(self) -> bool:
+        return self._process.poll() is None
+
     def cause(self, patience: float) -> str | None:
         """Why the process ended by itself, in words; None if it runs on, or ended because another one did."""
         try:
@@ -75,6 +91,18 @@ class Process:
         if code == LOST:
             return None
         return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+def start(ranks: Iterable[int]) -> list[Process]:
+    """Starts the workers of these ranks, all or none. Raises: WorkerError."""
+    started: list[Process] = []
+    try:
+        for rank in ranks:
+            started.append(Process(rank))
+    except BaseException:
+        end(started, kill=True)
+        raise
+    return started
 
 
 def end(processes: Sequence[Process], *, kill: bool = False) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,10 +17,11 @@ from simsd.models.transformer import Transformer
 
 
 class Rank:
-    """Models and caches by number, as rank 0 counts them."""
+    """Models and caches by number, as rank 0 counts them. on_read: called whenever a weight has been read."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: Group, on_read: Callable[[], None] = lambda: None) -> None:
         self.group = group
+        self._on_read = on_read
         self.models: dict[int, Transformer] = {}
         self.caches: dict[int, KVCache] = {}
 
@@ -36,7 +38,7 @@ class Rank:
     def load(self, model: int, checkpoint: Checkpoint) -> None:
         """Reads this rank's part of a checkpoint. Raises: ModelError."""
         shard = Shard(self.group.rank, self.group.size, self.group)
-        self.models[model] = checkpoint.build(self.group.device, shard)
+        self.models[model] = checkpoint.build(self.group.device, shard, self._on_read)
 
     def make_cache(self, model: int, cache: int, sequences: int, capacity: int) -> None:
         self.caches[cache] = self.models[model].make_cache(sequences, capacity)

@@ -2,41 +2,82 @@
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from multiprocessing.connection import Connection, wait
 from typing import NoReturn
 
-from simsd.distributed.process import Process, end
-from simsd.distributed.worker import Done, Failed
+from simsd.distributed.group import PATIENCE
+from simsd.distributed.process import Process, end, start
+from simsd.distributed.worker import Done, Failed, Working
 from simsd.errors import WorkerError
+
+_PATIENCE = PATIENCE.total_seconds()  # with a worker that says nothing where it should say that it gets on
 
 _GRACE = 1.0  # seconds for workers that end because of one another: the first cause is the one to tell
 
 
 class Watch:
-    """A thread that listens to all workers. If one is lost, it ends the others.
+    """A thread that starts the workers, and listens to them all. If one is lost, it ends the others.
 
-    failure: why the ranks cannot go on; None as long as they can. on_failure: called once there is one.
+    failure: why the ranks cannot go on; None as long as they can.
     """
 
-    def __init__(self, processes: Sequence[Process]) -> None:
+    def __init__(self, ranks: Iterable[int]) -> None:
+        """Raises: WorkerError."""
         self.failure: WorkerError | None = None
-        self.on_failure: Callable[[], None] = lambda: None
-        self._processes = {process.pipe: process for process in processes}
+        self.processes: Sequence[Process] = ()
         self._closing = False
         self._failed = threading.Event()
-        self._done: queue.SimpleQueue[None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._listen, name="simsd-workers", daemon=True)
+        self._acts: list[Callable[[WorkerError], None]] = []
+        self._news = threading.Condition()
+        self._done: Counter[Process] = Counter()
+        self._heard: dict[Process, float] = {}
+        started: Future[Sequence[Process]] = Future()
+        # it stays as long as the workers do, which end with the thread that started them
+        self._thread = threading.Thread(target=self._run, args=(ranks, started), name="simsd-workers", daemon=True)
         self._thread.start()
+        try:
+            self.processes = started.result()
+        except BaseException:
+            self._closing = True
+            raise
 
-    def await_done(self) -> None:
-        """Waits until every worker has said `Done` once more. Raises: WorkerError."""
-        for _ in self._processes:
-            self._done.get()
-            self.check()
+    def when_failed(self, act: Callable[[WorkerError], None]) -> None:
+        """Calls `act(failure)`, in whichever thread, once there is one."""
+        with self._news:
+            self._acts.append(act)
+            failure = self.failure
+        if failure is not None:
+            act(failure)
+
+    def await_done(self, doing: str) -> None:
+        """Waits until every worker has said `Done` once more. Raises: WorkerError, also when one says nothing for too
+        long while `doing` this."""
+        silent = self._await_done()
+        if silent is not None:
+            self.give_up(WorkerError(f"{silent.name} said nothing for {_PATIENCE:g} s while {doing}; start again"))
+        self.check()
+
+    def _await_done(self) -> Process | None:
+        """The worker that is waited for in vain, if there is one."""
+        begin = time.monotonic()
+
+        def heard(process: Process) -> float:
+            return max(begin, self._heard.get(process, begin))
+
+        with self._news:
+            while self.failure is None and (late := [one for one in self.processes if not self._done[one]]):
+                first = min(late, key=heard)
+                left = heard(first) + _PATIENCE - time.monotonic()
+                if left <= 0:
+                    return first
+                self._news.wait(left)
+            self._done.subtract(self.processes)
+        return None
 
     def check(self) -> None:
         """Raises: WorkerError, once the ranks cannot go on."""
@@ -52,11 +93,14 @@ class Watch:
 
     def fail(self, failure: WorkerError) -> None:
         """The ranks cannot go on; the first reason is kept."""
-        if self.failure is None:
+        with self._news:
+            if self.failure is not None:
+                return
             self.failure = failure
-            self._failed.set()
-            for _ in self._processes:
-                self._done.put(None)
+            self._news.notify_all()
+        self._failed.set()
+        for act in self._acts:
+            act(failure)
 
     def await_failure(self, seconds: float) -> None:
         """Gives a failure that is about to be noticed the time for it."""
@@ -65,39 +109,62 @@ class Watch:
     def close(self, *, kill: bool = False) -> None:
         """Ends the workers, which is no failure from now on, and then the thread."""
         self._closing = True
-        end(list(self._processes.values()), kill=kill)
+        end(self.processes, kill=kill)
         if threading.current_thread() is not self._thread:  # garbage is collected in any thread
             self._thread.join(_GRACE)
 
     # ------------------------------------------------------------------ the thread
-    def _listen(self) -> None:
-        pipes = list(self._processes)
-        while True:
-            for pipe in wait(pipes):
+    def _run(self, ranks: Iterable[int], started: Future[Sequence[Process]]) -> None:
+        try:
+            processes = start(ranks)
+        except BaseException as error:
+            started.set_exception(error)
+            return
+        started.set_result(processes)
+        if self._closing:  # whoever waited for them has been interrupted
+            end(processes, kill=True)
+            return
+        self._listen({process.pipe: process for process in processes})
+
+    def _listen(self, talking: dict[Connection, Process]) -> None:
+        while talking:
+            for pipe in wait(list(talking)):
                 assert isinstance(pipe, Connection)
-                message = _message(pipe)
-                if self._closing:
+                message, process = _message(pipe), talking[pipe]
+                if isinstance(message, Done | Working):
+                    self._note(process, message)
+                elif self._closing:
+                    del talking[pipe]
+                else:
+                    self.fail(self._cause(process, message))
+                    end(self.processes, kill=True)
                     return
-                if isinstance(message, Done):
-                    self._done.put(None)
-                    continue
-                self.fail(self._cause(self._processes[pipe], message))
-                self.on_failure()
-                end(list(self._processes.values()), kill=True)
-                return
+
+    def _note(self, process: Process, message: Done | Working) -> None:
+        with self._news:
+            self._heard[process] = time.monotonic()
+            if isinstance(message, Done):
+                self._done[process] += 1
+                self._news.notify_all()
 
     def _cause(self, process: Process, message: Failed | None) -> WorkerError:
         """The first cause: of the process that was heard first, else of another that it ended with."""
         found, until = _told(process, message, _GRACE), time.monotonic() + _GRACE
-        others = [other for other in self._processes.values() if other is not process]
+        others = [other for other in self.processes if other is not process]
         while found is None and time.monotonic() < until and others:
             for other in others:
                 told = _message(other.pipe) if other.pipe.poll() else None
                 found = found or _told(other, told if isinstance(told, Failed) else None, 0.05)
-        return found or WorkerError(f"rank {process.rank} of the tensor-parallel ranks was lost; start again")
+        return found or self.silent(f"{process.name} lost it")
+
+    def silent(self, sign: str) -> WorkerError:
+        """For the workers that run on where others ended: they were waited for in vain. sign: how that was noticed."""
+        names = " and ".join(one.name for one in self.processes if one.runs)
+        who = f"{names} did not answer" if names else "the tensor-parallel ranks lost one another"
+        return WorkerError(f"{who} ({sign}); start again")
 
 
-def _message(pipe: Connection) -> Done | Failed | None:
+def _message(pipe: Connection) -> Done | Working | Failed | None:
     """What a worker says; None if it says nothing more."""
     try:
         return pipe.recv()
@@ -107,12 +174,11 @@ def _message(pipe: Connection) -> Done | Failed | None:
 
 def _told(process: Process, message: Failed | None, patience: float) -> WorkerError | None:
     """What became of a worker, unless it runs on or ended only because another one did."""
-    who = f"rank {process.rank} of the tensor-parallel ranks (process {process.pid})"
     if message is not None:
-        error = WorkerError(f"{who} failed with {message.error.rstrip('.')}; start again once that is mended")
+        error = WorkerError(f"{process.name} failed with {message.error.rstrip('.')}; start again once that is mended")
         error.__cause__ = RuntimeError(f"in the worker:\n{message.trace}")
         return error
     cause = process.cause(patience)
     if cause is None:
         return None
-    return WorkerError(f"{who} {cause}; start again, with a smaller model or shorter text if memory ran out")
+    return WorkerError(f"{process.name} {cause}; start again, with a smaller model or shorter text if memory ran out")

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
 import time
 import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 import torch
 
 from simsd.distributed.call import Call
-from simsd.distributed.group import Group, RanksLostError
+from simsd.distributed.group import Group, RanksLostError, meet
+from simsd.distributed.lifeline import LOST
 from simsd.distributed.rank import Rank
 
-LOST = 3  # exit code of a rank that ends because another one did
+_OFTEN = 1.0  # seconds between two words of a worker that it gets on
 
 
 @dataclass(frozen=True)
 class Start:
-    """The first message to a worker."""
+    """The first message to a worker. port: where rank 0 keeps the store in which the ranks find one another."""
 
     rank: int
     size: int
     device: torch.device
-    store: Path
+    port: int
     threads: int
 
 
@@ -42,6 +42,11 @@ class Done:
 
 
 @dataclass(frozen=True)
+class Working:
+    """A worker's word that it has read one more weight."""
+
+
+@dataclass(frozen=True)
 class Failed:
     """A worker's last words."""
 
@@ -52,8 +57,6 @@ class Failed:
 def main() -> None:
     """Runs as a process of its own; the argument is the number of its end of the pipe."""
     pipe = Connection(int(sys.argv[1]))
-    parent = os.getppid()
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
     os._exit(_serve(pipe))  # at once: a group that has lost a rank may not come apart in good order
 
 
@@ -64,7 +67,8 @@ def _serve(pipe: Connection) -> int:
             torch.cuda.set_device(start.device)
         torch.set_num_threads(start.threads)
         pipe.send(Done())
-        rank = Rank(Group(start.rank, start.size, start.device, start.store))
+        group = Group(start.rank, start.size, start.device, meet(start.port))
+        rank = Rank(group, _now_and_then(lambda: pipe.send(Working())))
         with torch.inference_mode():
             while True:
                 call: Call | Stop = pipe.recv()
@@ -83,8 +87,14 @@ def _serve(pipe: Connection) -> int:
         return 1
 
 
-def _end_with(parent: int) -> None:
-    """Ends this process with rank 0's, whatever it waits for: a collective on a GPU would wait for ever."""
-    while os.getppid() == parent:
-        time.sleep(1)
-    os._exit(LOST)
+def _now_and_then(act: Callable[[], None]) -> Callable[[], None]:
+    """`act`, not more than once in a while."""
+    last = time.monotonic()
+
+    def often() -> None:
+        nonlocal last
+        if time.monotonic() - last >= _OFTEN:
+            act()
+            last = time.monotonic()
+
+    return often

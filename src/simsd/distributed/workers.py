@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as LateError
 from itertools import count
-from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
 
 from simsd.distributed.call import Call
-from simsd.distributed.group import Group, RanksLostError, check_backend
+from simsd.distributed.group import CONNECT, PATIENCE, Group, RanksLostError, check_backend, host
 from simsd.distributed.process import Process
 from simsd.distributed.rank import Rank
 from simsd.distributed.watch import Watch
@@ -23,6 +22,7 @@ from simsd.distributed.worker import Start
 from simsd.errors import WorkerError
 from simsd.models.loader import Checkpoint
 
+_CONNECT = (CONNECT + PATIENCE).total_seconds()  # and then the first sum
 _NOTICE = 5.0  # seconds in which a lost connection is traced back to a process that ended
 
 
@@ -43,11 +43,10 @@ class Workers:
         check_backend(self.size, self.device)
         self.numbers = count()  # of models and caches
         self._dropped: deque[int] = deque()
-        self._processes = [Process(rank) for rank in range(1, self.size)]
-        self._watch = Watch(self._processes)
+        self._watch = Watch(range(1, self.size))
+        self._processes = self._watch.processes
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="simsd-rank-0")
-        self._folder = tempfile.TemporaryDirectory(prefix="simsd-ranks-")  # where the ranks find one another
-        self._close = weakref.finalize(self, _end_processes, os.getpid(), self._watch, self._processes, self._folder)
+        self._close = weakref.finalize(self, _end_processes, os.getpid(), self._watch)
         try:
             self._connect(devices)
         except BaseException:
@@ -57,23 +56,28 @@ class Workers:
     def _connect(self, devices: Sequence[torch.device]) -> None:
         threads = torch.get_num_threads()
         share = max(1, threads // self.size)
-        store = Path(self._folder.name) / "store"
-        for process in self._processes:
-            self._tell(process, Start(process.rank, self.size, devices[process.rank], store, share))
-        self._watch.await_done()
         try:
-            self._rank = self._thread.submit(_join, self.size, self.device, store, share).result()
+            store = host()
+            for process in self._processes:
+                start = Start(process.rank, self.size, devices[process.rank], store.port, share)
+                self._tell(process, start)
+            self._watch.await_done("starting")
+            joined = self._thread.submit(_join, self.size, self.device, store, share)
+            self._rank = joined.result(_CONNECT)
         except RanksLostError as error:
-            self._lost(error)
+            self._lost(error, "while connecting")
+        except LateError:
+            self._watch.give_up(self._watch.silent(f"while connecting for {_CONNECT:g} s"))
         torch.set_num_threads(threads)  # the share is that of rank 0's thread alone
-        self._watch.on_failure = self._rank.group.abort
+        group = self._rank.group
+        self._watch.when_failed(lambda failure: group.abort())
 
     def load(self, checkpoint: Checkpoint) -> int:
         """Loads a checkpoint, every rank its part; returns the model's number. Raises: ModelError, WorkerError."""
         model = next(self.numbers)
         self._in_turn(self._tell_all, Call.of("load", [model, checkpoint]))
         self._rank.load(model, checkpoint)  # here, where Ctrl-C can end it: the ranks need not be in step
-        self._watch.await_done()
+        self._watch.await_done("loading")
         return model
 
     def call(self, name: str, *arguments: Any) -> Any:
@@ -91,6 +95,10 @@ class Workers:
     def alive(self) -> bool:
         """Whether calls can be made: no rank is lost, and the workers are not closed."""
         return self._close.alive and self._watch.failure is None
+
+    def when_lost(self, act: Callable[[WorkerError], None]) -> None:
+        """Calls `act`, from another thread, as soon as a rank is lost; not when the workers are closed."""
+        self._watch.when_failed(act)
 
     @property
     def rank(self) -> Rank:
@@ -142,15 +150,15 @@ class Workers:
         except OSError as error:
             self._lost(error)
 
-    def _lost(self, error: Exception) -> NoReturn:
+    def _lost(self, error: Exception, when: str = "in a call") -> NoReturn:
         """Ends the workers and says why a collective or a pipe failed. Raises: WorkerError."""
         self._watch.await_failure(_NOTICE)
-        unknown = WorkerError(f"the tensor-parallel ranks lost one another ({error}); start again")
+        unknown = self._watch.silent(f"{when}: {error}")
         unknown.__cause__ = error
         self._watch.give_up(unknown)
 
 
-def _join(size: int, device: torch.device, store: Path, threads: int) -> Rank:
+def _join(size: int, device: torch.device, store: Any, threads: int) -> Rank:
     if device.type == "cuda":
         torch.cuda.set_device(device)
     torch.get_num_threads()  # a thread's first use of the number sets it to the program's: let that be over
@@ -158,12 +166,9 @@ def _join(size: int, device: torch.device, store: Path, threads: int) -> Rank:
     return Rank(Group(0, size, device, store))
 
 
-def _end_processes(
-    owner: int, watch: Watch, processes: Sequence[Process], folder: tempfile.TemporaryDirectory[str]
-) -> None:
+def _end_processes(owner: int, watch: Watch) -> None:
     """Ends the processes; a copy of rank 0 that `fork` made leaves them alone."""
     if os.getpid() == owner:
         watch.close()
-        for process in processes:
+        for process in watch.processes:
             process.pipe.close()
-        folder.cleanup()

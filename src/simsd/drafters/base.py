@@ -24,6 +24,16 @@ class SequenceView(Protocol):
         ...
 
     @property
+    def block(self) -> Sequence[int]:
+        """The block under decoding, MASK where unknown."""
+        ...
+
+    @property
+    def taken(self) -> int:
+        """Denoising steps taken in that block."""
+        ...
+
+    @property
     def memory(self) -> dict[str, Any]:
         """Where a drafter keeps what it knows of this sequence; it lives and dies with the sequence."""
         ...
@@ -38,6 +48,7 @@ class DraftRequest:
                target does (right for replay). False: choose positions from the distributions first and draw then,
                which keeps q the true law of the token (what rejection sampling needs, method section 5).
     salt:      [N] a number that differs from round to round, so that proposals of two rounds are independent.
+    steady:    True where the work may not depend on values, as in a recorded graph.
     """
 
     state: BlockState
@@ -47,6 +58,11 @@ class DraftRequest:
     by_draw: bool
     salt: Tensor
     sequences: Sequence[SequenceView]
+    steady: bool = False
+
+
+Window = Callable[[int], int]
+"""The fewest masks that a current block of the batch has -> blocks of the window."""
 
 
 class Drafter(Protocol):
@@ -58,12 +74,30 @@ class Drafter(Protocol):
         ...
 
     @property
+    def ahead(self) -> int:
+        """Drafts so far that were made before they were asked for (`expect`)."""
+        ...
+
+    @property
     def wants_logits(self) -> bool:
         """True for drafters that `observe`."""
         ...
 
     def propose(self, request: DraftRequest) -> Draft:
         """A draft over `request.blocks` blocks."""
+        ...
+
+    def expect(self, reached: Callable[[], Tensor], left: Sequence[int], window: Window) -> None:
+        """The target is about to verify the draft just proposed: time to get on with the next one.
+
+        reached: gives [N], the steps of the draft that will have happened if the target agrees with it.
+        left: blocks that each sequence still needs, the current one included.
+        window: blocks that the next round is likely to ask for.
+        """
+        ...
+
+    def close(self) -> None:
+        """Ends what works beside the rounds."""
         ...
 
     def admit(self, sequence: SequenceView, slot: int) -> None:
@@ -109,7 +143,7 @@ def order_guesses(
             guess = (proposal.log() + sampling.gumbel(key, logits.shape[-1])).argmax(-1)
     for step in range(steps):
         masked = tokens == state.mask_id
-        if masked.device.type == "cpu" and not masked.any():
+        if masked.device.type == "cpu" and not request.steady and not masked.any():
             break
         time = taken + step
         if request.by_draw and (step == 0 or sampler.random):
@@ -181,11 +215,24 @@ def propose_with(request: DraftRequest, logits_of: LogitsOf, forwards: int, know
     return Draft(tokens, step, state.mask_id, torch.stack(laws, 1) if laws else None, torch.stack(doubts, 1))
 
 
+def side_by_side(seen: Sequence[Tensor | None]) -> Tensor | None:
+    """[N, B, V] each sequence's logits, zeros for those that have none; None where nobody has any."""
+    some = next((logits for logits in seen if logits is not None), None)
+    return None if some is None else torch.stack([torch.zeros_like(some) if one is None else one for one in seen])
+
+
 class NoMemory:
     """The parts of the protocol that most drafters do not need."""
 
     forwards = 0
+    ahead = 0
     wants_logits = False
+
+    def expect(self, reached: Callable[[], Tensor], left: Sequence[int], window: Window) -> None:
+        return None
+
+    def close(self) -> None:
+        return None
 
     def admit(self, sequence: SequenceView, slot: int) -> None:
         return None

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from simsd.core.draft import Draft
-from simsd.drafters.base import Drafter, DraftRequest, SequenceView
+from simsd.core.tensors import mapped
+from simsd.drafters.base import Drafter, DraftRequest, SequenceView, Window
 
 
 class Elsewhere:
@@ -28,11 +29,21 @@ class Elsewhere:
         return self.drafter.forwards
 
     @property
+    def ahead(self) -> int:
+        return self.drafter.ahead
+
+    @property
     def wants_logits(self) -> bool:
         return self.drafter.wants_logits
 
     def propose(self, request: DraftRequest) -> Draft:
         return moved(self.drafter.propose(moved(request, self.device)), request.state.tokens.device)
+
+    def expect(self, reached: Callable[[], Tensor], left: Sequence[int], window: Window) -> None:
+        self.drafter.expect(lambda: moved(reached(), self.device), left, window)
+
+    def close(self) -> None:
+        self.drafter.close()
 
     def admit(self, sequence: SequenceView, slot: int) -> None:
         self.drafter.admit(sequence, slot)
@@ -46,8 +57,4 @@ class Elsewhere:
 
 def moved(value: Any, device: torch.device) -> Any:
     """A tensor, or a dataclass with all its tensors, on another device; anything else as it is."""
-    if isinstance(value, Tensor):
-        return value.to(device)
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{f.name: moved(getattr(value, f.name), device) for f in fields(value)})
-    return value
+    return mapped(value, lambda tensor: tensor.to(device))

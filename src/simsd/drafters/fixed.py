@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from simsd.core.draft import Draft
+from simsd.core.tensors import sent
 from simsd.drafters.base import DraftRequest
 
 Guess = tuple[Sequence[int], Sequence[int]]
@@ -22,12 +23,12 @@ def fixed_draft(request: DraftRequest, guesses: Sequence[Guess]) -> Draft:
     size = state.tokens.shape[1]
     width = request.blocks * size
     device = state.tokens.device
-    ids = torch.full((len(guesses), width), state.mask_id, device=device)
-    order = torch.zeros(len(guesses), width, dtype=torch.long, device=device)
-    for row, (tokens, steps) in enumerate(guesses):
-        count = min(len(tokens), width)
-        ids[row, :count] = torch.tensor(tokens[:count], dtype=torch.long, device=device)
-        order[row, :count] = torch.tensor(steps[:count], dtype=torch.long, device=device)
+    cut = [(list(tokens[:width]), list(steps[:width])) for tokens, steps in guesses]
+    ids, order = sent(
+        device,
+        [token for tokens, _ in cut for token in (*tokens, *[state.mask_id] * (width - len(tokens)))],
+        [step for _, steps in cut for step in (*steps, *[0] * (width - len(steps)))],
+    )
     ids, order = ids.view(-1, request.blocks, size), order.view(-1, request.blocks, size)
     ids[:, 0] = torch.where(state.masked, ids[:, 0], state.tokens)
     given = ids != state.mask_id

@@ -18,13 +18,9 @@ class LookupDrafter(NoMemory):
         self.longest = longest
 
     def propose(self, request: DraftRequest) -> Draft:
-        blocks = request.state.tokens.tolist()
         mask_id = request.state.mask_id
         width = request.blocks * request.state.tokens.shape[1]
-        guesses = [
-            self._guess(list(sequence.text_ids), block, mask_id, width)
-            for sequence, block in zip(request.sequences, blocks, strict=True)
-        ]
+        guesses = [self._guess(list(s.text_ids), list(s.block), mask_id, width) for s in request.sequences]
         return fixed_draft(request, guesses)
 
     def _guess(self, text: list[int], block: list[int], mask_id: int, width: int) -> Guess:

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from simsd.core.draft import BlockState, Draft
 from simsd.core.layout import Layout, unrolled, with_pending
+from simsd.core.prefix import Bucket, Prefix
 from simsd.core.states import States
-from simsd.drafters.base import DraftRequest, SequenceView, propose_with
+from simsd.core.tensors import sent
+from simsd.drafters.base import DraftRequest, NoMemory, SequenceView, propose_with, side_by_side
 
 
 class Forward(Protocol):
     """What runs the draft model; the engine provides it."""
 
-    def logits(self, layout: Layout, stored: Sequence[int], skipped: Sequence[int]) -> Tensor: ...
+    def run(self, function: Callable[[Any], Any], given: Any) -> Any: ...
+
+    def prefix(self, stored: Sequence[int], skipped: Sequence[int], there: Tensor, ahead: int = 0) -> Prefix: ...
+
+    def logits(self, layout: Layout, prefix: Prefix) -> Tensor: ...
 
     def open(self, slot: int, ids: Sequence[int]) -> int: ...
 
@@ -28,7 +35,35 @@ class Forward(Protocol):
     def leave(self, slot: int, ids: Sequence[int], last: int, stored: int) -> None: ...
 
 
-class ModelDrafter:
+@dataclass(frozen=True)
+class Inputs:
+    """All that a draft depends on, beside the weights and the cache; host values in it differ rarely.
+
+    request: without its sequences.
+    recent:  [N, L, B] blocks finished since the last draft, the last `count` [N] of them real.
+    behind:  what the cache holds; whole: what it holds when those have run.
+    seen:    [N, B, V] the target's own logits of the block under decoding, or None where nobody has any.
+    known:   [N] True where `seen` has some, or None where nobody or everybody has.
+    """
+
+    request: DraftRequest
+    recent: Tensor
+    count: Tensor
+    behind: Prefix
+    whole: Prefix
+    seen: Tensor | None
+    known: Tensor | None
+
+
+@dataclass(frozen=True)
+class Drafted:
+    """A draft, and how many forwards it took."""
+
+    draft: Draft
+    forwards: int
+
+
+class ModelDrafter(NoMemory):
     """A draft model with its own KV cache. Each round brings the cache up to the target's text by the way: the
     blocks finished since the last round run in front of the first draft forward (method section 6)."""
 
@@ -63,47 +98,64 @@ class ModelDrafter:
         sequence.memory["self_logits"] = logits
 
     def propose(self, request: DraftRequest) -> Draft:
+        drafted = self.forward.run(self._draft, self._inputs(request))
+        self.forwards += drafted.forwards
+        if drafted.forwards:
+            for sequence in request.sequences:
+                sequence.memory["draft_stored"] = len(sequence.text_ids)
+        return drafted.draft
+
+    def _inputs(self, request: DraftRequest) -> Inputs:
+        """What the host knows, in tensors."""
         size, state = self.block_length, request.state
         stored = [s.memory["draft_stored"] for s in request.sequences]
-        behind = [(len(s.text_ids) - have) // size for s, have in zip(request.sequences, stored, strict=True)]
-        lag = max(behind)
-        fill = [[state.mask_id] * ((lag - n) * size) for n in behind]
-        recent = [f + list(s.text_ids[have:]) for f, s, have in zip(fill, request.sequences, stored, strict=True)]
-        recent_ids = torch.tensor(recent, dtype=torch.long, device=state.tokens.device).view(len(behind), lag, size)
-        count = torch.tensor(behind, device=state.tokens.device)
         start = [len(s.text_ids) for s in request.sequences]
+        behind = [(end - have) // size for end, have in zip(start, stored, strict=True)]
+        lag = max(behind)
         skipped = [(lag - n) * size for n in behind]
-        seen = [s.memory.get("self_logits") for s in request.sequences]
-        known = [logits for logits in seen if logits is not None]
-        behind_now = True  # the blocks finished since the last round still have to run
+        pairs = zip(skipped, stored, request.sequences, strict=True)
+        filled = [token for skip, have, s in pairs for token in (*[state.mask_id] * skip, *s.text_ids[have:])]
+        views = [s.memory.get("self_logits") for s in request.sequences]
+        has = [logits is not None for logits in views]
+        recent, count, there, known = sent(state.tokens.device, filled, behind, stored, has)
+        whole = self.forward.prefix(start, [0] * len(start), state.start, ahead=(request.blocks - 1) * size)
+        return Inputs(
+            request=replace(request, sequences=(), steady=isinstance(whole, Bucket)),
+            recent=recent.view(len(behind), lag, size),
+            count=count,
+            behind=self.forward.prefix(stored, skipped, there),
+            whole=whole,
+            seen=side_by_side(views),
+            known=known > 0 if any(has) and not all(has) else None,
+        )
+
+    def _draft(self, given: Inputs) -> Drafted:
+        """The whole window as one piece of work."""
+        size, state, seen = self.block_length, given.request.state, given.seen
+        forwards = 0
 
         def logits_of(w: int, tokens: Tensor, before: Tensor) -> Tensor:
-            nonlocal behind_now
-            if w == 0 and len(known) == len(seen):
-                return torch.stack(known)
+            nonlocal forwards
+            if w == 0 and seen is not None and given.known is None:
+                return seen
             here = BlockState(tokens, state.start + w * size, state.taken, state.mask_id)
             layout = unrolled(here, _single(here))
-            self.forwards += 1
             # the guessed block in front is rewritten at each look: it may be stored from another round
             guessed = before[:, -1:]
-            if behind_now:
-                behind_now = False
-                front = torch.cat((recent_ids, guessed), 1)
-                layout = with_pending(layout, front, count + guessed.shape[1], here.start)
-                logits = self.forward.logits(layout, stored, skipped)
+            if forwards == 0:  # the blocks finished since the last round still have to run
+                front = torch.cat((given.recent, guessed), 1)
+                layout = with_pending(layout, front, given.count + guessed.shape[1], here.start)
+                logits = self.forward.logits(layout, given.behind)
             else:
-                layout = with_pending(layout, guessed, torch.full_like(count, guessed.shape[1]), here.start)
-                logits = self.forward.logits(layout, [at + max(w - 1, 0) * size for at in start], [0] * len(start))
-            if w == 0 and known:  # each sequence its own best source, whatever the others of the batch have
-                pairs = zip(seen, logits, strict=True)
-                logits = torch.stack([own if mine is None else mine.to(own.dtype) for mine, own in pairs])
+                count = torch.full_like(given.count, guessed.shape[1])
+                layout = with_pending(layout, guessed, count, here.start)
+                logits = self.forward.logits(layout, given.whole.and_on(max(w - 1, 0) * size))
+            forwards += 1
+            if w == 0 and seen is not None and given.known is not None:  # each sequence its own best source
+                logits = torch.where(given.known[:, None, None], seen.to(logits.dtype), logits)
             return logits
 
-        draft = propose_with(request, logits_of, self.draft_steps)
-        if not behind_now:
-            for sequence, at in zip(request.sequences, start, strict=True):
-                sequence.memory["draft_stored"] = at
-        return draft
+        return Drafted(propose_with(given.request, logits_of, self.draft_steps), forwards)
 
 
 def _single(state: BlockState) -> States:

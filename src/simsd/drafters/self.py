@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from simsd.core.draft import Draft, empty_draft
-from simsd.drafters.base import DraftRequest, NoMemory, SequenceView, propose_with
+from simsd.core.tensors import sent
+from simsd.drafters.base import DraftRequest, NoMemory, SequenceView, propose_with, side_by_side
 
 
 class SelfDrafter(NoMemory):
@@ -22,10 +23,9 @@ class SelfDrafter(NoMemory):
 
     def propose(self, request: DraftRequest) -> Draft:
         seen = [s.memory.get("self_logits") for s in request.sequences]
-        some = next((logits for logits in seen if logits is not None), None)
-        if some is None:
+        logits = side_by_side(seen)
+        if logits is None:
             return empty_draft(request.state, request.blocks)
-        logits = torch.stack([torch.zeros_like(some) if one is None else one for one in seen])
-        logits[..., request.state.mask_id] = -torch.inf
-        known = torch.tensor([one is not None for one in seen], device=logits.device)
-        return propose_with(replace(request, blocks=1), lambda *_: logits, 1, known)
+        logits[..., request.state.mask_id].fill_(-torch.inf)
+        (known,) = sent(logits.device, [one is not None for one in seen])
+        return propose_with(replace(request, blocks=1), lambda *_: logits, 1, known > 0)

@@ -13,16 +13,19 @@ Ordinary decoding is a window of no block.
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from torch import Tensor
+
 from simsd.engine.costs import CostTable
 
 MOST_BLOCKS = 3
 FIRST = (1, 1, 0)  # windows of the first rounds: without an ordinary one its overhead would be a guess
-PROBE = 64  # rounds after which a longer window, or any where drafting seemed not to pay, is tried again, at the earliest
+PROBE = 64  # rounds after which a longer window, or any where drafting seemed not to pay, is tried again at soonest
 CURIOSITY = 0.01  # share of the tokens that such trials may cost
 MEMORY = 0.96  # of a running sum, a round
 RECENT = 15  # rounds whose median is the overhead
@@ -53,6 +56,17 @@ class Choice:
     fresh: bool
     blocks: int
     promised: list[float]
+
+
+@dataclass(frozen=True)
+class Foreseen:
+    """A choice made before there is a draft, for a round in which the host is not to wait for one.
+
+    states: how many to verify. trust: [blocks] as `Auto.trust`, on the device.
+    """
+
+    states: int
+    trust: Tensor
 
 
 @dataclass
@@ -141,6 +155,13 @@ class Auto:
             if gain > most:
                 best, most = count, gain
         return best
+
+    def foresee(self, fresh: bool, blocks: int) -> int:
+        """How many states to verify, before the draft is known: what paid so far, to a power of two, so that few graphs
+        serve all rounds. At first a state a token."""
+        window = self.windows[fresh, blocks]
+        usual = window.states if window.seen else blocks * self.block_length
+        return 1 << round(math.log2(usual))
 
     def learn(self, sequences: int, fresh: bool, promises: Sequence[Sequence[float]]) -> None:
         """promises[w - 1]: as in `choose`, of the states in the first w blocks of this round's draft."""

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence as Many
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from simsd.core.draft import BlockState
+from simsd.core.prefix import Bucket, Prefix
 from simsd.core.sampling import Sampler
 from simsd.core.schedule import STRATEGIES, Schedule, doubt_threshold, quotas
+from simsd.core.tensors import sent
 from simsd.engine.request import Sequence
+from simsd.engine.runner import Runner
 
 
 @dataclass(frozen=True)
@@ -60,16 +63,15 @@ class Round:
 
     pending: [N, P, B] finished blocks whose K/V are not stored, the last `count` [N] of them real.
     salt:    [N] the number of the round in each sequence: random numbers of two rounds are independent.
-    stored, skipped: for the runner, a number a sequence.
-    masked: the most masks that a current block has.
+    prefix:  what the target's cache holds.
+    masked:  the most masks that a current block has.
     """
 
     state: BlockState
     pending: Tensor
     count: Tensor
     salt: Tensor
-    stored: list[int]
-    skipped: list[int]
+    prefix: Prefix
     masked: int
 
     @property
@@ -77,25 +79,37 @@ class Round:
         """Whether some sequence is at the very beginning of its block."""
         return self.masked == self.state.tokens.shape[1]
 
+    @property
+    def steady(self) -> bool:
+        """Whether no shape may follow from values: an accelerator would have to be waited for, and a graph has one."""
+        return isinstance(self.prefix, Bucket) or self.state.tokens.device.type != "cpu"
+
+    def widened(self) -> Round:
+        """The same for a graph: `masked` is rounded up, so that few graphs serve all rounds."""
+        size = self.state.tokens.shape[1]
+        return replace(self, masked=min(size, 1 << max(self.masked - 1, 0).bit_length()))
+
     @classmethod
-    def of(cls, sequences: Many[Sequence], device: torch.device) -> Round:
+    def of(cls, sequences: Many[Sequence], target: Runner) -> Round:
         size, mask_id = sequences[0].block_length, sequences[0].mask_id
-        state = BlockState(
-            tokens=torch.tensor([s.block for s in sequences], device=device),
-            start=torch.tensor([len(s.text_ids) for s in sequences], device=device),
-            taken=torch.tensor([s.taken for s in sequences], device=device),
-            mask_id=mask_id,
-        )
         waiting = [s.text_ids[s.stored :] for s in sequences]
         longest = max(len(ids) for ids in waiting)
-        skipped = [longest - len(ids) for ids in waiting]
-        filled = [[mask_id] * skip + ids for skip, ids in zip(skipped, waiting, strict=True)]
+        stored, skipped = [s.stored for s in sequences], [longest - len(ids) for ids in waiting]
+        tokens, start, taken, pending, count, salt, there = sent(
+            target.model.device,
+            [token for s in sequences for token in s.block],
+            [len(s.text_ids) for s in sequences],
+            [s.taken for s in sequences],
+            [token for skip, ids in zip(skipped, waiting, strict=True) for token in (*[mask_id] * skip, *ids)],
+            [len(ids) // size for ids in waiting],
+            [s.stats.rounds for s in sequences],
+            stored,
+        )
         return cls(
-            state=state,
-            pending=torch.tensor(filled, dtype=torch.long, device=device).view(len(sequences), longest // size, size),
-            count=torch.tensor([len(ids) // size for ids in waiting], device=device),
-            salt=torch.tensor([s.stats.rounds for s in sequences], device=device),
-            stored=[s.stored for s in sequences],
-            skipped=skipped,
+            state=BlockState(tokens.view(-1, size), start, taken, mask_id),
+            pending=pending.view(len(sequences), longest // size, size),
+            count=count,
+            salt=salt,
+            prefix=target.prefix(stored, skipped, there),
             masked=max(s.block.count(mask_id) for s in sequences),
         )

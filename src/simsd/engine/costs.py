@@ -7,17 +7,19 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
+from torch import Tensor
 
-from simsd.core.layout import block_causal
+from simsd.core.layout import Layout, block_causal
+from simsd.core.prefix import Prefix
 from simsd.engine.runner import Runner
-from simsd.models.protocol import Model
 
 PREFIX = 256  # tokens that the rows attend to; the cost of longer ones differs by the attention term alone
 MOST_ROWS = 256
 BUDGET = 2.0  # seconds; a large model on a CPU is measured with fewer rows
-REPEATS = 5
+REPEATS = 5  # the first one apart
 
 
 @dataclass(frozen=True)
@@ -40,36 +42,40 @@ class CostTable:
 
 
 class Costs:
-    """The tables measured so far for one target model: of each block length and number of threads, once."""
+    """The tables measured so far for one target model: of each block length and number of threads, with graphs
+    or without, once."""
 
     def __init__(self) -> None:
-        self._tables: dict[tuple[int, int], CostTable] = {}
+        self._tables: dict[tuple[int, int, bool], CostTable] = {}
 
     def table(self, target: Runner) -> CostTable:
         """The table of this runner's model, measured now if need be."""
-        key = (target.block_length, torch.get_num_threads())
+        key = (target.block_length, torch.get_num_threads(), target.graphs is not None)
         if key not in self._tables:
-            self._tables[key] = measure(target.model, target.mask_id, target.block_length, target.max_position)
+            self._tables[key] = measure(target)
         return self._tables[key]
 
 
 @torch.inference_mode()
-def measure(model: Model, mask_id: int, block_length: int, max_position: int) -> CostTable:
-    """Times the model's forward, head included, with 1, 2, 4 ... blocks of rows; medians.
+def measure(target: Runner) -> CostTable:
+    """Times the model's forward, head included, with 1, 2, 4 ... blocks of rows, as this runner would run it; medians.
 
     It has a cache of its own and disturbs nobody's.
     """
+    block_length, max_position = target.block_length, target.max_position
     most = max_position // block_length  # blocks
     prefix = min(PREFIX // block_length, most // 2) * block_length
-    runner = Runner(model, mask_id, block_length, max_position)
+    runner = target.another()
     runner.reserve(1, min(prefix + MOST_ROWS + 1, max_position + 1))
     rows: list[int] = []
     seconds: list[float] = []
-    begin, count = time.perf_counter(), 1
+    spent, count = 0.0, 1
     while count * block_length <= max(MOST_ROWS, block_length) and prefix // block_length + count <= most:
         rows.append(count * block_length)
-        seconds.append(_median(runner, rows[-1], prefix))
-        if time.perf_counter() - begin > BUDGET and len(rows) > 1:
+        taken = _seconds(runner, rows[-1], prefix)
+        seconds.append(statistics.median(taken[1:] or taken))
+        spent += sum(taken)
+        if spent > BUDGET and len(rows) > 1:
             break
         count *= 2
     return CostTable(tuple(rows), tuple(seconds))
@@ -80,18 +86,38 @@ def forward_of(runner: Runner, rows: int, prefix: int) -> Callable[[], object]:
     device = runner.model.device
     runner.reserve(1, prefix + rows + 1)
     ids = torch.zeros(1, rows, dtype=torch.long, device=device)
-    layout = block_causal(ids, torch.tensor([prefix], device=device), runner.block_length)
-    layout = replace(layout, judge=torch.arange(rows, device=device)[None])
-    return lambda: runner.logits(layout, [prefix], [0])[0, -1, 0].item()
+    there = torch.tensor([prefix], device=device)
+    layout = replace(
+        block_causal(ids, there, runner.block_length), judge=torch.arange(rows, device=device).expand(1, -1)
+    )
+    given = Forward(layout, runner.prefix([prefix], [0], there))
+    forward = partial(_corner, runner)
+    return lambda: runner.run(forward, given).item()
 
 
-def _median(runner: Runner, rows: int, prefix: int) -> float:
+@dataclass(frozen=True)
+class Forward:
+    """What a forward depends on."""
+
+    layout: Layout
+    prefix: Prefix
+
+
+def _corner(runner: Runner, given: Forward) -> Tensor:
+    """One of the logits: to be waited for, not to be looked at."""
+    return runner.logits(given.layout, given.prefix)[0, -1, 0]
+
+
+def _seconds(runner: Runner, rows: int, prefix: int) -> list[float]:
+    """Of several forwards, the first of which may be slow; recording a graph is not timed."""
     forward = forward_of(runner, rows, prefix)
-    taken = []
+    for _ in range(0 if runner.graphs is None else runner.graphs.after):
+        forward()
+    taken: list[float] = []
     for _ in range(REPEATS + 1):
         begin = time.perf_counter()
         forward()
         taken.append(time.perf_counter() - begin)
         if taken[-1] > BUDGET / 4:
             break
-    return statistics.median(taken[1:] or taken)
+    return taken

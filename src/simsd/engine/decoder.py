@@ -13,20 +13,71 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from simsd.core.acceptance import Outcome
 from simsd.core.draft import Draft, empty_draft, limit
-from simsd.core.layout import with_pending
+from simsd.core.layout import Layout, with_pending
+from simsd.core.prefix import Bucket
+from simsd.core.states import States, reach
+from simsd.core.tensors import put
 from simsd.drafters.base import Drafter, DraftRequest
-from simsd.engine.auto import Auto, Choice
+from simsd.engine.auto import Auto, Choice, Foreseen
 from simsd.engine.batch import Round, Rules
 from simsd.engine.options import DecodingOptions
 from simsd.engine.request import Sequence, Stats
 from simsd.engine.runner import Runner
 from simsd.engine.trace import record
-from simsd.engine.verify import Plan, Verdict, entries, judge, log_probabilities, plan, stored_blocks
+from simsd.engine.verify import Plan, Promises, entries, judge, log_probabilities, plan, stored_blocks
 from simsd.errors import NumericalError
 
 # Query tokens that copies of one round may come to; a window is cut so that their mask stays small.
 MOST_ROWS = 4096
+
+
+@dataclass(frozen=True)
+class Asked:
+    """All that a verification depends on, beside the weights and the cache; host values in it differ rarely."""
+
+    now: Round
+    draft: Draft
+    rules: Rules
+    foreseen: Foreseen | None = None
+
+
+@dataclass(frozen=True)
+class Laid:
+    """A draft as the target will see it; `layout` has the pending blocks in front."""
+
+    work: Plan
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a verification came to, on the target's device.
+
+    numbers: [N, M] what the host has to know, ids and counts; float64 holds each of them exactly.
+    rows, blocks: query tokens of each sequence, blocks of the window.
+    choice: what `auto` chose; promised: the shape of `Promises.by_window`, where these stand behind the other numbers.
+    newest: [N, B, V] the target's newest logits of each block under decoding, for a drafter that wants them.
+    seen: what a trace shows.
+    """
+
+    numbers: Tensor
+    rows: int
+    blocks: int
+    choice: Choice | None = None
+    promised: tuple[int, int] | None = None
+    newest: Tensor | None = None
+    seen: Seen | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A round as a trace shows it."""
+
+    work: Plan
+    layout: Layout
+    outcome: Outcome
 
 
 @dataclass(frozen=True)
@@ -64,32 +115,55 @@ class Decoder:
     def round(self, sequences: Many[Sequence], rules: Rules) -> None:
         """One target forward for all sequences; each takes over what it decides, and may end or fail by it."""
         clock = [time.perf_counter()]
-        now = Round.of(sequences, self.target.model.device)
-        before = self.drafter.forwards if self.drafter else 0
+        now = Round.of(sequences, self.target)
+        before = self._drafted()
         draft = self._draft(sequences, now, rules)
-        forwards = self.drafter.forwards - before if self.drafter else 0
+        forwards, ahead = (count - had for count, had in zip(self._drafted(), before, strict=True))
         clock.append(time.perf_counter())
 
-        work = plan(self.options, now, draft, rules, self.auto)
-        layout = with_pending(work.layout, now.pending, now.count, now.state.start)
-        logits = self.target.logits(layout, now.stored, now.skipped)
+        recorded = self.target.recorded
+        asked = self._asked(now, draft, rules)
+        if isinstance(now.prefix, Bucket):  # which states there are will be known when the graph has run
+            self._expect(sequences, now, draft, None)
+            found = self.target.run(self._verify, asked)
+        else:
+            laid = self._lay_out(asked)
+            self._expect(sequences, now, laid.work.draft, laid.work.states)
+            found = self._check(asked, laid)
+        numbers = to_host(found.numbers)
         clock.append(time.perf_counter())
 
-        verdict = judge(self.options, now, work, logits, rules)
-        taken = self._commit(sequences, work, logits, verdict, rules)
-        if self.trace:
+        taken = self._commit(sequences, found, numbers, rules)
+        if (seen := found.seen) is not None:
             for row, sequence in enumerate(sequences):
-                sequence.trace.append(record(row, now, work, layout, verdict.outcome, taken[row].places))
+                sequence.trace.append(record(row, now, seen.work, seen.layout, seen.outcome, taken[row].places))
         clock.append(time.perf_counter())
         spent = [end - begin for begin, end in pairwise(clock)]
-        rows = layout.ids.shape[1]
         for sequence in sequences:
-            sequence.stats.count_round(forwards, rows, *spent)
-        self.totals.count_round(forwards, rows * len(sequences), *spent)
+            sequence.stats.count_round(forwards, ahead, found.rows, *spent)
+        self.totals.count_round(forwards, ahead, found.rows * len(sequences), *spent)
         if self.auto is not None:
             visited = [sum(counts) for counts in zip(*(t.states for t in taken), strict=True)]
-            choice = work.choice or Choice(now.fresh, 0, [])
-            self.auto.observe(choice, len(sequences), rows, sum(spent), visited, sum(t.tokens for t in taken))
+            choice = self._choice(self.auto, now, found, numbers[0])
+            if self.target.recorded == recorded:  # else its seconds are no round's
+                tokens = sum(t.tokens for t in taken)
+                self.auto.observe(choice, len(sequences), found.rows, sum(spent), visited, tokens)
+
+    def _drafted(self) -> tuple[int, int]:
+        """Forwards of the draft model, and drafts made ahead, so far."""
+        return (0, 0) if self.drafter is None else (self.drafter.forwards, self.drafter.ahead)
+
+    def _expect(self, sequences: Many[Sequence], now: Round, draft: Draft, states: States | None) -> None:
+        """Tells the drafter how the round will end, should the draft be right; without states, by the whole draft."""
+        if self.drafter is None:
+            return
+        gamma, blocks = self.options.num_speculative_tokens, draft.tokens.shape[1]
+
+        def window(fewest: int) -> int:
+            return _blocks_for(gamma, self.options.block_length, fewest) if isinstance(gamma, int) else blocks
+
+        left = [s.blocks_left for s in sequences]
+        self.drafter.expect(lambda: draft.last if states is None else reach(now.state, draft, states), left, window)
 
     def _draft(self, sequences: Many[Sequence], now: Round, rules: Rules) -> Draft:
         if self.drafter is None:
@@ -98,7 +172,9 @@ class Decoder:
         if blocks == 0:
             return empty_draft(now.state)
         by_draw = self.options.acceptance == "replay"
-        request = DraftRequest(now.state, blocks, rules.sampler, rules.schedule, by_draw, now.salt, sequences)
+        request = DraftRequest(
+            now.state, blocks, rules.sampler, rules.schedule, by_draw, now.salt, sequences, now.steady
+        )
         return limit(self.drafter.propose(request), gamma, whole_steps=by_draw)
 
     def _window(self, sequences: Many[Sequence], now: Round) -> tuple[int, int]:
@@ -113,28 +189,72 @@ class Decoder:
             gamma = blocks * size
         else:
             fewest = min(s.block.count(s.mask_id) for s in sequences)
-            blocks = 1 + -(-max(0, gamma - fewest) // size)
+            blocks = _blocks_for(gamma, size, fewest)
         if self.options.layout == "unrolled":  # a step costs a copy of B rows
             gamma = min(gamma, max(1, MOST_ROWS // size))
         return gamma, min(blocks, max(s.blocks_left for s in sequences))
 
-    def _commit(
-        self, sequences: Many[Sequence], work: Plan, logits: Tensor, verdict: Verdict, rules: Rules
-    ) -> list[Taken]:
-        """Each sequence takes over its part of the outcome."""
-        taken_over: list[Taken] = []
-        outcome = verdict.outcome
-        blocks, size = outcome.tokens.shape[1:]
-        views = entries(work, logits)
+    def _asked(self, now: Round, draft: Draft, rules: Rules) -> Asked:
+        if not isinstance(now.prefix, Bucket):
+            return Asked(now, draft, rules)
+        foreseen = None
+        if self.auto is not None and draft.doubt is not None:  # a graph cannot wait for the host to choose
+            states = self.auto.foresee(now.fresh, draft.tokens.shape[1])
+            foreseen = Foreseen(states, put(self.auto.trust, draft.doubt.dtype, draft.doubt.device))
+        return Asked(now.widened(), draft, rules, foreseen)
+
+    def _verify(self, asked: Asked) -> Found:
+        """From the draft to the verdict, with one forward of the target in between, as one piece of work."""
+        return self._check(asked, self._lay_out(asked))
+
+    def _lay_out(self, asked: Asked) -> Laid:
+        now = asked.now
+        work = plan(self.options, now, asked.draft, asked.rules, asked.foreseen or self.auto)
+        return Laid(work, with_pending(work.layout, now.pending, now.count, now.state.start))
+
+    def _check(self, asked: Asked, laid: Laid) -> Found:
+        now, rules, work, layout = asked.now, asked.rules, laid.work, laid.layout
+        logits = self.target.logits(layout, now.prefix)
+        verdict = judge(self.options, now, work, logits, rules)
+        outcome, views = verdict.outcome, entries(work, logits)
         numbers = [outcome.tokens, outcome.taken, outcome.accepted, work.draft.drafted]
         if rules.logprobs:
             numbers.append(log_probabilities(views, outcome))
-        ends = torch.stack((outcome.finished, stored_blocks(work, outcome), outcome.entry, verdict.bad.long()), 1)
-        # the one copy to the host of a round; float64 holds every id and count exactly
-        flat = torch.cat([ends.double(), *(t.flatten(1).double() for t in numbers)], 1).tolist()
+        ends = torch.stack((outcome.finished, stored_blocks(work, outcome), verdict.bad.long()), 1)
+        flat = [ends.double(), *(t.flatten(1).double() for t in numbers)]
+        choice, (batch, blocks, _) = work.choice, outcome.tokens.shape
+        if isinstance(choice, Promises):
+            flat += [t.double().flatten().expand(batch, -1) for t in (choice.by_window, choice.kept)]
+        newest = None
+        if self.drafter is not None and self.drafter.wants_logits:
+            newest = views[torch.arange(batch, device=views.device), outcome.entry]
+        return Found(
+            numbers=torch.cat(flat, 1),
+            rows=layout.ids.shape[1],
+            blocks=blocks,
+            choice=choice if isinstance(choice, Choice) else None,
+            promised=(blocks, choice.by_window.shape[1]) if isinstance(choice, Promises) else None,
+            newest=newest,
+            seen=Seen(work, layout, outcome) if self.trace else None,
+        )
+
+    def _choice(self, auto: Auto, now: Round, found: Found, numbers: list[float]) -> Choice:
+        """What the round's states were chosen by; `auto` learns from what it has to be told now."""
+        if found.promised is None:
+            return found.choice or Choice(now.fresh, 0, [])
+        windows, states = found.promised
+        told = numbers[-windows * (states + 1) :]
+        promises = [told[at : at + states] for at in range(0, windows * states, states)]
+        auto.learn(len(found.numbers), now.fresh, promises)
+        return Choice(now.fresh, windows, told[windows * states :])
+
+    def _commit(self, sequences: Many[Sequence], found: Found, numbers: list[list[float]], rules: Rules) -> list[Taken]:
+        """Each sequence takes over its part of the outcome."""
+        taken_over: list[Taken] = []
+        blocks, size = found.blocks, self.options.block_length
         width = blocks * size
         for row, sequence in enumerate(sequences):
-            finished, stored, entry, bad = (int(x) for x in flat[row][:4])
+            finished, stored, bad = (int(x) for x in numbers[row][:3])
             if bad:
                 sequence.error = NumericalError(
                     f"the target's logits were not numbers at position {len(sequence.text_ids)}; "
@@ -143,7 +263,7 @@ class Decoder:
                 sequence.finish("error", 0)
                 taken_over.append(Taken(0, [0] * blocks, 0))
                 continue
-            parts = [flat[row][4 + k * width : 4 + (k + 1) * width] for k in range(len(numbers))]
+            parts = [numbers[row][3 + k * width : 3 + (k + 1) * width] for k in range(5)]
             tokens, taken = _blocks(parts[0], size), _blocks(parts[1], size)
             logprobs = [parts[4][at : at + size] for at in range(0, width, size)] if rules.logprobs else None
             begin = len(sequence.text_ids)
@@ -154,10 +274,20 @@ class Decoder:
             used = len(sequence.text_ids) - begin if sequence.finish_reason else width
             taken_over.append(Taken(used, [len({*steps} - {-1}) for steps in taken], committed))
             sequence.stats.count_drafts(int(sum(parts[2][:used])), int(sum(parts[3][:used])))
-            if self.drafter is not None and self.drafter.wants_logits:
+            if self.drafter is not None and found.newest is not None:
                 open_block = finished < blocks and max(taken[finished]) >= 0
-                self.drafter.observe(sequence, views[row, entry].clone() if open_block else None)
+                self.drafter.observe(sequence, found.newest[row] if open_block else None)
         return taken_over
+
+
+def _blocks_for(gamma: int, size: int, fewest: int) -> int:
+    """Blocks of `size` in which a window of gamma tokens has room; fewest: masks of a current block."""
+    return 1 + -(-max(0, gamma - fewest) // size)
+
+
+def to_host(numbers: Tensor) -> list[list[float]]:
+    """The one copy to the host of a round: it waits until the device has come so far."""
+    return numbers.tolist()
 
 
 def _blocks(values: Many[float], size: int) -> list[list[int]]:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import torch
 
+from simsd.drafters.ahead import Ahead
 from simsd.drafters.base import Drafter
 from simsd.drafters.elsewhere import Elsewhere
 from simsd.drafters.lookup import LookupDrafter
@@ -16,18 +17,27 @@ from simsd.engine.options import DecodingOptions
 from simsd.engine.runner import Runner
 
 
-def make_drafter(options: DecodingOptions, draft_runner: Callable[[], Runner], device: torch.device) -> Drafter | None:
+def make_drafter(
+    options: DecodingOptions,
+    draft_runner: Callable[[], Runner],
+    device: torch.device,
+    draft_ahead: bool | None = None,
+) -> Drafter | None:
     """A new drafter for resolved options; None is ordinary decoding.
 
-    draft_runner: makes that of the draft model. device: the target's.
+    draft_runner: makes that of the draft model. device: the target's. draft_ahead: whether it drafts while the target
+    verifies, where it can; None: if it is on another device.
     """
     if options.method == "none":
         return None
     if options.drafter in ("model", "hybrid"):
         runner, hybrid = draft_runner(), options.drafter == "hybrid"
-        drafter = ModelDrafter(runner, options.block_length, options.draft_steps, target_first=hybrid)
+        drafter: Drafter = ModelDrafter(runner, options.block_length, options.draft_steps, target_first=hybrid)
         there = runner.model.device
-        return drafter if there == device else Elsewhere(drafter, there)
+        apart = there != device
+        if options.acceptance == "replay" and (apart if draft_ahead is None else draft_ahead):
+            drafter = Ahead(drafter)
+        return Elsewhere(drafter, there) if apart else drafter
     simple: dict[str | None, Callable[[], Drafter]] = {
         "self": SelfDrafter,
         "lookup": LookupDrafter,

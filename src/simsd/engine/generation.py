@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from simsd.engine.completion import Completion, Piece, Prompt
 from simsd.engine.request import Sequence
 from simsd.engine.scheduler import Scheduler, count_for
@@ -66,6 +68,22 @@ class Generation:
         self._held, self._sent = self._held[len(ready) :], self._sent + ready
         stops = self.sequence.params.stop
         return self._piece(ready, ids, count_for(self._sent, ids, self._tokenizer.decode) if stops else len(ids))
+
+    def pieces(self) -> Iterator[Piece]:
+        """The whole of it, piece by piece, while it runs the rounds. Leaving the loop early cancels it."""
+        self.start()
+        try:
+            while True:
+                with self._scheduler.lock:  # another thread's round may end it
+                    if not self.ended:
+                        self._scheduler.step()
+                piece = self.read()
+                if piece is not None:
+                    yield piece
+                    if piece.completion is not None:
+                        return
+        finally:
+            self.cancel()
 
     def rounds(self) -> list[RoundTrace]:
         """The rounds since the last call, for an LLM made with `trace=True`; the completion will lack them."""

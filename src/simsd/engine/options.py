@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
 from typing import Any
@@ -60,15 +60,11 @@ def truth(name: str, value: Any) -> None:
         raise ConfigError(f"{name} is {value!r}; it must be True or False", name)
 
 
-def check_engine(names: Iterable[str], max_num_seqs: Any, max_model_len: Any, trace: Any) -> None:
-    """Refuses option names that do not exist, and a batch or a length that nothing fits into. Raises ConfigError."""
+def check_names(names: Iterable[str]) -> None:
+    """Refuses names of decoding options that do not exist. Raises ConfigError."""
     unknown = sorted(set(names) - {f.name for f in fields(DecodingOptions)})
     if unknown:
         raise ConfigError(f"unknown option {unknown[0]!r}; see simsd.engine.options.DecodingOptions")
-    truth("trace", trace)
-    whole("max_num_seqs", max_num_seqs, 1)
-    if max_model_len is not None:
-        whole("max_model_len", max_model_len, 2)
 
 
 @dataclass(frozen=True)
@@ -102,6 +98,14 @@ class DecodingOptions:
             and self.num_speculative_tokens == "auto"
             and self.drafter in ("model", "hybrid", "self")
         )
+
+    def changed(self, given: Mapping[str, Any]) -> DecodingOptions:
+        """With other values; another method comes with its own layout, unless that is given too. Raises ConfigError."""
+        check_names(given)
+        base = self
+        if given.get("method", self.method) != self.method:
+            base = replace(self, layout=None, acceptance=None, states=None)
+        return replace(base, **given)
 
     def resolve(self, has_draft_model: bool) -> DecodingOptions:
         """Checks everything and fills in layout, acceptance and drafter. Raises ConfigError."""

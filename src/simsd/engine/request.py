@@ -20,6 +20,8 @@ class Stats:
     committed_tokens: all tokens put into blocks, also those beyond a stop id or max_tokens.
     query_tokens: rows of the target's decoding forwards (fill-up rows of a batch included), prefill apart.
     acceptance_histogram: how many rounds kept 0, 1, 2 ... drafted tokens.
+    drafts_ahead: rounds whose draft was made while the target verified the one before. Forwards of a draft made ahead,
+        kept or not, count in the next round that drafts.
     """
 
     tokens: int = 0
@@ -29,6 +31,7 @@ class Stats:
     rounds: int = 0
     target_forwards: int = 0
     draft_forwards: int = 0
+    drafts_ahead: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     committed_tokens: int = 0
@@ -40,11 +43,14 @@ class Stats:
     accept_seconds: float = 0.0
     seconds: float = 0.0
 
-    def count_round(self, draft_forwards: int, query_tokens: int, draft: float, verify: float, accept: float) -> None:
+    def count_round(
+        self, draft_forwards: int, ahead: int, query_tokens: int, draft: float, verify: float, accept: float
+    ) -> None:
         """One round: a target forward over `query_tokens` rows, and the seconds of its three parts."""
         self.rounds += 1
         self.target_forwards += 1
         self.draft_forwards += draft_forwards
+        self.drafts_ahead += ahead
         self.query_tokens += query_tokens
         self.draft_seconds += draft
         self.verify_seconds += verify

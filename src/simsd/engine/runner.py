@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from simsd.core.layout import Layout, block_causal
+from simsd.core.prefix import Bucket, Known, Prefix
+from simsd.engine.graphs import Graphs
 from simsd.engine.places import Places, Source
 from simsd.models.protocol import Model
 
 PREFILL_ROWS = 512
+ALIGNED = 16  # slots: the mask's rows of a graph are as long as kernels like them
 
 
 class Runner:
@@ -31,10 +34,12 @@ class Runner:
         longest: int | None = None,
         *,
         prefix_caching: bool = True,
+        graphs: Graphs | None = None,
     ) -> None:
         """longest: tokens that a sequence may come to; room ahead of need is not made beyond it. None: max_position.
 
         prefix_caching: a new sequence takes over what a place of the cache holds of its beginning.
+        graphs: of `run`; its own, because they know where its cache is.
         """
         self.model = model
         self.mask_id = mask_id
@@ -42,39 +47,69 @@ class Runner:
         self.max_position = max_position
         self.longest = max_position if longest is None else longest
         self.prefix_caching = prefix_caching
+        self.graphs = graphs
         self.piece = max(PREFILL_ROWS // block_length, 1) * block_length
         self.cache: Any = None
         self._places = Places(block_length)
+
+    def another(self) -> Runner:
+        """One like it, with a cache of its own."""
+        graphs = None if self.graphs is None else self.graphs.fresh()
+        given = (self.model, self.mask_id, self.block_length, self.max_position, self.longest)
+        return Runner(*given, prefix_caching=self.prefix_caching, graphs=graphs)
 
     def reserve(self, sequences: int, slots: int) -> None:
         """Makes room for that many sequences of that many tokens, scratch included."""
         if self.cache is None:
             self.cache = self.model.make_cache(sequences, slots)
+        if sequences <= self.cache.sequences and slots <= self.cache.capacity:
+            return
+        if self.graphs is not None:
+            self.graphs.clear()
         if sequences > self.cache.sequences:
             self.cache.grow_sequences(sequences)
         if slots > self.cache.capacity:
             self.cache.grow(max(slots, min(self.cache.capacity * 3 // 2, self.longest)))
 
-    def hidden(self, layout: Layout, stored: Sequence[int], skipped: Sequence[int], first: int = 0) -> Tensor:
-        """Runs the layout's rows for cache places first .. first+N-1 and returns their hidden states [N, R, H].
+    @property
+    def recorded(self) -> int:
+        """Graphs recorded so far."""
+        return 0 if self.graphs is None else self.graphs.recorded
 
-        stored: tokens of each sequence that the cache holds; skipped: fill-up rows in front of each (layout.skip).
+    def run(self, function: Callable[[Any], Any], given: Any) -> Any:
+        """`function(given)`: as a graph, where there are graphs; `Graphs` says what the function may do."""
+        return function(given) if self.graphs is None else self.graphs(function, given)
+
+    def prefix(self, stored: Sequence[int], skipped: Sequence[int], there: Tensor, ahead: int = 0) -> Prefix:
+        """What a forward, of a function that `run` is given, has to know of the cache.
+
+        stored, skipped: as in `Known`; there: [N] `stored` on the device. ahead: tokens that `and_on` may add.
         """
+        if self.graphs is None:
+            return Known(stored, skipped)
+        need = max(stored) + ahead
+        return Bucket(there, max(need, min(self.graphs.reach(need), self.longest)))
+
+    def hidden(self, layout: Layout, prefix: Prefix, first: int = 0) -> Tensor:
+        """Runs the layout's rows for cache places first .. first+N-1 and returns their hidden states [N, R, H]."""
         batch, rows = layout.ids.shape
-        length = max(stored) + rows
+        if isinstance(prefix, Known):
+            length = max(prefix.stored) + rows
+        else:
+            length = -(-(prefix.reach + rows) // ALIGNED) * ALIGNED
         self.reserve(first + batch, length + 1)
-        slots, bias = self._place(layout, stored, skipped, length)
+        slots, bias = self._place(layout, prefix, length)
         cache = self.cache if batch == self.cache.sequences else self.cache.slice(first, batch)
         positions = layout.positions.clamp(max=self.max_position - 1)
         return self.model.forward(layout.ids, positions, bias, cache, slots, length)
 
-    def logits(self, layout: Layout, stored: Sequence[int], skipped: Sequence[int]) -> Tensor:
+    def logits(self, layout: Layout, prefix: Prefix) -> Tensor:
         """Logits [N, J, V] of the judged rows, with -inf for MASK."""
-        hidden = self.hidden(layout, stored, skipped)
+        hidden = self.hidden(layout, prefix)
         judged = layout.judge[..., None].expand(-1, -1, hidden.shape[-1])
         hidden = hidden.gather(1, judged)  # as many as there are rows need not be all of them, in their order
         logits = self.model.head(hidden)
-        logits[..., self.mask_id] = -torch.inf
+        logits[..., self.mask_id].fill_(-torch.inf)
         return logits
 
     def prefill(self, slot: int, ids: Sequence[int], stored: int = 0) -> None:
@@ -84,7 +119,7 @@ class Runner:
         for begin in range(stored, end, self.piece):
             part = torch.tensor([ids[begin - stored : begin - stored + self.piece]], device=self.model.device)
             layout = block_causal(part, torch.tensor([begin], device=part.device), self.block_length)
-            self.hidden(layout, [begin], [0], first=slot)
+            self.hidden(layout, Known([begin], [0]), first=slot)
 
     def clear(self, slot: int, first: int = 0) -> None:
         """Empties a place from slot `first` on: an earlier sequence may have left what is not a number there, and even
@@ -131,18 +166,19 @@ class Runner:
         self.hold(slot, ids)
         self.take(slot, last, stored)
 
-    def _place(
-        self, layout: Layout, stored: Sequence[int], skipped: Sequence[int], length: int
-    ) -> tuple[int | Tensor, Tensor]:
+    def _place(self, layout: Layout, prefix: Prefix, length: int) -> tuple[int | Tensor, Tensor]:
         """Where the rows are written, and the additive mask [N, 1, R, length] of what they see."""
         mask = layout.mask
         batch, rows = layout.ids.shape
-        if min(stored) == max(stored) and not any(skipped):
-            begin = stored[0]
+        if isinstance(prefix, Bucket):
+            have = prefix.stored[:, None]
+        elif min(prefix.stored) == max(prefix.stored) and not any(prefix.skipped):
+            begin = prefix.stored[0]
             seen = torch.ones(batch, rows, length, dtype=torch.bool, device=mask.device)
             seen[:, :, begin:] = mask
             return begin, self._additive(seen)
-        have = torch.tensor(stored, device=mask.device)[:, None]
+        else:
+            have = torch.tensor(prefix.stored, device=mask.device)[:, None]
         slots = have + torch.arange(rows, device=mask.device) - layout.skip[:, None]
         fill = torch.arange(rows, device=mask.device) < layout.skip[:, None]
         slots = torch.where(fill, self.cache.capacity - 1, slots)  # fill-up rows write where nobody reads

@@ -77,6 +77,12 @@ class Scheduler:
             elif sequence in self.running:
                 self._release(self.running.index(sequence))
 
+    def close(self) -> None:
+        """Ends what works beside the rounds."""
+        if self.drafter is not None:
+            with self.lock:
+                self.drafter.close()
+
     @property
     def busy(self) -> bool:
         return bool(self.waiting or self.running or self._filling)

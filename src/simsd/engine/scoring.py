@@ -18,6 +18,7 @@ from torch import Tensor
 
 from simsd.core.draft import BlockState
 from simsd.core.layout import Layout, unrolled, with_pending
+from simsd.core.prefix import Known
 from simsd.core.states import States
 from simsd.engine.places import common
 from simsd.engine.runner import PREFILL_ROWS, Runner
@@ -184,7 +185,7 @@ class Scorer:
         count = torch.tensor([pending.shape[1]], device=device)
         start = torch.tensor([len(text)], device=device)
         layout = with_pending(tree.layout(len(text), device), pending, count, start)
-        logits = self.runner.logits(layout, [ahead], [0])[0]
+        logits = self.runner.logits(layout, Known([ahead], [0]))[0]
         self._stored = text
         return logits
 

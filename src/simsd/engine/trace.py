@@ -99,7 +99,7 @@ def record(row: int, now: Round, plan: Plan, layout: Layout, outcome: Outcome, u
             positions=layout.positions[row][rows].tolist(),
             labels=labels,
             mask=layout.mask[row][rows][:, rows].tolist(),
-            prefix_length=now.stored[row],
+            prefix_length=int(now.prefix.stored[row]),
         ),
     )
 

@@ -16,7 +16,7 @@ from simsd.core.sampling import Drawn
 from simsd.core.schedule import reveal
 from simsd.core.states import States, build, codes, select, trim
 from simsd.drafters.base import order_noise
-from simsd.engine.auto import Auto, Choice
+from simsd.engine.auto import Auto, Choice, Foreseen
 from simsd.engine.batch import Round, Rules
 from simsd.engine.options import DecodingOptions
 
@@ -41,7 +41,18 @@ class Plan:
     layout: Layout
     states: States | None = None
     judged: Tensor | None = None
-    choice: Choice | None = None
+    choice: Choice | Promises | None = None
+
+
+@dataclass(frozen=True)
+class Promises:
+    """A choice that the host has yet to hear of, and to learn from.
+
+    by_window: [W, C] as `Auto.learn` wants them; kept: [W] as in `Choice`.
+    """
+
+    by_window: Tensor
+    kept: Tensor
 
 
 @dataclass(frozen=True)
@@ -52,8 +63,8 @@ class Verdict:
     bad: Tensor
 
 
-def plan(options: DecodingOptions, now: Round, draft: Draft, rules: Rules, auto: Auto | None = None) -> Plan:
-    """Lays the draft out as the options say; with `auto`, with as many states as pay."""
+def plan(options: DecodingOptions, now: Round, draft: Draft, rules: Rules, auto: Auto | Foreseen | None = None) -> Plan:
+    """Lays the draft out as the options say; with `auto`, with as many states as pay, or were foreseen to."""
     if options.layout == "paired":
         return Plan(draft, paired(now.state, draft, position_copy=options.position_copy))
     if options.method == "none" or (auto is not None and draft.doubt is None):
@@ -146,31 +157,38 @@ def _states(draft: Draft, now: Round, kind: str) -> States:
     states = build(now.state, draft, tables)
     if kind == "likely" and draft.doubt is not None:
         states = keep_likely(states, torch.cat(visits(draft, tables), 1), LEAST_VISITS)
-    return trim(states) if states.tokens.device.type == "cpu" else states
+    return states if now.steady else trim(states)
 
 
-def _best_states(draft: Draft, now: Round, auto: Auto) -> tuple[States, Choice]:
-    """The states that pay, by `auto`. It reads the draft's promises on the host."""
+def _best_states(draft: Draft, now: Round, auto: Auto | Foreseen) -> tuple[States, Choice | Promises]:
+    """The states that pay, by `auto`. It reads the draft's promises on the host, unless it has foreseen how many."""
     size = draft.tokens.shape[2]
     tables = _tables(draft, now, "likely" if size <= LONGEST_LIKELY else "chain")
     states = build(now.state, draft, tables)
     front, block = states.in_place, states.block[:, states.in_place :]
     chance = torch.where(states.valid[:, front:], torch.cat(visits(draft, tables), 1), 0.0)
-    trusted = chance * chance.new_tensor(auto.trust)[block]
-    trusted[:, states.root - front] = 1.0
+    trust = auto.trust if isinstance(auto, Foreseen) else chance.new_tensor(auto.trust)
+    trusted = chance * trust.to(chance.dtype)[block]
+    trusted[:, states.root - front].fill_(1.0)
     promises = [
-        torch.where(block < window, trusted, 0.0).sort(1, descending=True).values.mean(0).tolist()
+        torch.where(block < window, trusted, 0.0).sort(1, descending=True).values.mean(0)
         for window in range(1, len(tables) + 1)
     ]
-    count = auto.choose(promises[-1], len(chance), now.fresh, len(tables))
-    trusted[:, states.root - front] = torch.inf
+    if isinstance(auto, Foreseen):
+        count = min(auto.states, chance.shape[1])
+    else:
+        known = [promise.tolist() for promise in promises]
+        count = auto.choose(known[-1], len(chance), now.fresh, len(tables))
+        auto.learn(len(chance), now.fresh, known)
+    trusted[:, states.root - front].fill_(torch.inf)
     index = trusted.topk(count, 1).indices
     kept = chance.gather(1, index)
-    of_block = [kept[block.gather(1, index) == w].sum() for w in range(len(tables))]
-    auto.learn(len(chance), now.fresh, promises)
+    of_kept = block.gather(1, index)
+    of_block = torch.stack([torch.where(of_kept == w, kept, 0.0).sum() for w in range(len(tables))])
     states = select(states, index + front)
-    choice = Choice(now.fresh, len(tables), torch.stack(of_block).tolist())
-    return trim(states) if states.tokens.device.type == "cpu" else states, choice
+    if isinstance(auto, Foreseen):
+        return states, Promises(torch.stack(promises), of_block)
+    return states if now.steady else trim(states), Choice(now.fresh, len(tables), of_block.tolist())
 
 
 def _replay(now: Round, plan: Plan, states: States, logits: Tensor, rules: Rules) -> tuple[Outcome, Drawn]:
@@ -227,5 +245,5 @@ def _chain_entries(now: Round, draft: Draft, states: States) -> tuple[Tensor, Te
     block = torch.arange(draft.tokens.shape[1], device=before.device)[:, None, None]
     here = (states.block[:, None, None] == block) & (states.taken[:, None, None] == before[..., None])
     here &= states.valid[:, None, None]
-    here[..., :front] = False
+    here[..., :front].fill_(False)
     return here.long().argmax(-1), here.any(-1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -75,9 +75,11 @@ class Checkpoint:
     fingerprint: str
     int8: bool = False
 
-    def build(self, device: torch.device, shard: Shard = WHOLE) -> Transformer:
-        """Reads the weights. Raises: ModelError."""
-        files = WeightFiles(self.folder)
+    def build(
+        self, device: torch.device, shard: Shard = WHOLE, on_read: Callable[[], None] = lambda: None
+    ) -> Transformer:
+        """Reads the weights; on_read as of `WeightFiles`. Raises: ModelError."""
+        files = WeightFiles(self.folder, on_read)
         parts = Parts(files, self.dtype, device, self.config.rms_norm_eps, shard, self.int8)
         with torch.inference_mode():
             return registry.family(self.config.model_type).build(self.config, parts)

@@ -35,13 +35,15 @@ def open_pair(
     tokenizer: Any = None,
     shifted_logits: bool = False,
     load: Load = load_whole,
+    check_memory: bool = True,
 ) -> tuple[LoadedModel[Model], LoadedModel[Model] | None]:
     """The target and, if one is named, its draft model; None is the embedded target, with its draft model.
 
     dtype, device and quantize (one of QUANTIZE) are for checkpoints, tokenizer and shifted_logits for modules.
     draft_device: where the draft model is loaded, if not on `device`. It takes MASK id, block length and, if it came
     without one, tokenizer from the target. Checkpoints that cannot be held together with one sequence of max_model_len
-    tokens are refused before anything is loaded. load: how checkpoints are loaded, on tensor_parallel_size ranks.
+    tokens are refused before anything is loaded, unless check_memory is False. load: how checkpoints are loaded, on
+    tensor_parallel_size ranks.
 
     Raises: ModelError, PairError, ConfigError.
     """
@@ -56,7 +58,8 @@ def open_pair(
     placing: dict[str, Any] = {"dtype": dtype, "device": device, "draft_device": draft_device, "quantize": quantize}
     own: dict[str, Any] = {"mask_token_id": mask_token_id, "block_length": block_length}
     placed = placements(model, draft_model, tensor_parallel_size=tensor_parallel_size, **placing, **own)
-    check_fits(placed, tokens=max_model_len)
+    if check_memory:
+        check_fits(placed, tokens=max_model_len)
     target_at, draft_at = _settings(**placing)
 
     def opened(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -34,12 +34,15 @@ class Piece:
 class WeightFiles:
     """The safetensors files of a folder: `model.safetensors`, or the shards of `model.safetensors.index.json`.
 
+    on_read: called after every piece that `read` has copied.
+
     Raises:
         ModelError: no weights, a shard is missing or damaged, or the index names what the shards do not hold.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, on_read: Callable[[], None] = lambda: None) -> None:
         self.folder = folder
+        self._on_read = on_read
         self._files: dict[str, safe_open] = {}  # by weight name
         self.shapes: dict[str, tuple[int, ...]] = {}
         self._stored: dict[str, str] = {}
@@ -109,6 +112,7 @@ class WeightFiles:
         fused = torch.empty(sum(rows), *shapes[0][1:], dtype=dtype, device=device)
         for piece, part in zip(pieces, fused.split(rows), strict=True):
             part.copy_(self.stored(piece))
+            self._on_read()
         return fused
 
     def stored(self, piece: Piece) -> Tensor:
