@@ -60,7 +60,7 @@ class WeightFiles:
         try:
             # `safe_open` maps the file: nothing is read until a tensor is asked for.
             file = safe_open(path, framework="pt", device="cpu")
-            names = set(file.keys())
+            names = list(file.keys())
             for name in names:
                 part = file.get_slice(name)
                 self._files[name] = file
@@ -71,7 +71,7 @@ class WeightFiles:
                         f"{path} holds {name} as {self._stored[name]}; "
                         f"only {', '.join(_WIDTH)} weights can be loaded, so convert or dequantise it first."
                     )
-            return names
+            return set(names)
         except FileNotFoundError as error:
             raise ModelError(f"{path} does not exist, though the index lists it; download it again.") from error
         except (SafetensorError, OSError) as error:
