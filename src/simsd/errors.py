@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 
 class SimsdError(Exception):
     """Base of all errors raised on purpose; the command line turns it into exit code 2."""
@@ -9,6 +11,26 @@ class SimsdError(Exception):
 
 class ModelError(SimsdError):
     """A checkpoint that cannot be used: unknown type, missing files, weights that do not fit."""
+
+
+class FitError(ModelError):
+    """Models that do not fit into the memory there is.
+
+    ways: options that would help, each with the value to give it, None where a smaller one would; with several that
+    only help together, `together` is True.
+    """
+
+    def __init__(self, told: str, *ways: tuple[str, str | None], together: bool = False) -> None:
+        self.told, self.ways, self.together = told, ways, together
+        super().__init__(self.advise(lambda name, value: f"{name}={value!r}" if value else f"a smaller {name}"))
+
+    def advise(self, spelled: Callable[[str, str | None], str]) -> str:
+        """The whole message; spelled: an option as its reader would type it."""
+        named = [spelled(name, value) for name, value in self.ways]
+        if self.together and named:
+            named = [" together with ".join(named)]
+        ways = [*named, "a smaller model"]
+        return f"{self.told}; use {' or '.join((', '.join(ways)).rsplit(', ', 1))}."
 
 
 class PairError(ModelError):

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from typing import Any
+import copy
+from collections.abc import Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from simsd.engine.options import SamplingParams
 from simsd.errors import ConfigError, PromptError
+from simsd.generation_config import check, fields, is_prepared, listed
 from simsd.llm import LLM
 
-# What transformers builds from the generation config, and this function reads from there itself.
-_KNOWN_PROCESSORS = {"TemperatureLogitsWarper", "TopKLogitsWarper", "TopPLogitsWarper", "InfNanRemoveLogitsProcessor"}
-_KNOWN_CRITERIA = {"MaxLengthCriteria", "EosTokenCriteria"}
-_PASSED_ON = {"attention_mask", "position_ids", "cache", "past_key_values", "use_cache", "logits_to_keep"}
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_OWN = ("draft_model", "method", "block_length", "mask_token_id", "shifted_logits")  # not in `decoding`, too
 
 
 def generate(
     model: Any,
-    input_ids: Tensor,
+    input_ids: Tensor | Sequence[Sequence[int]],
     logits_processor: Any = (),
     stopping_criteria: Any = (),
     generation_config: Any = None,
@@ -31,13 +35,15 @@ def generate(
     mask_token_id: int | None = None,
     shifted_logits: bool = False,
     decoding: dict[str, Any] | None = None,
+    streamer: Any = None,
     **more: Any,
 ) -> Tensor:
     """Prompts and answers as ids `[N, longest]`, filled up with the padding id on the right, as in transformers.
 
     Use it as `model.generate(ids, custom_generate=simsd.generate, draft_model=draft, max_new_tokens=64)`, or call it.
-    Of the generation config it heeds the lengths, `do_sample`, `temperature`, `top_k`, `top_p`, the stop ids and the
-    padding id; the seed comes from torch's generator, so `torch.manual_seed` makes it repeatable.
+    Of the generation config it heeds the lengths, `do_sample`, `temperature`, `top_k`, `top_p`, the stop ids, the
+    padding id and `num_return_sequences`; the seed comes from torch's generator, so `torch.manual_seed` makes it
+    repeatable.
 
     Args:
         model: the target, a causal language model of transformers; what it must be able to do: `huggingface.wrap`.
@@ -45,39 +51,100 @@ def generate(
         draft_model: the draft model; `assistant_model` means the same (but transformers keeps that one to itself).
         method, block_length, mask_token_id, shifted_logits: as in `LLM`.
         decoding: further options of `LLM`, such as `{"remasking_strategy": "low_confidence_dynamic"}`.
-        more: `attention_mask=` `[N, T]`, 0 where a prompt is filled up on the left, and what transformers passes along.
+        streamer: of transformers, for one prompt: it gets the prompt, then each token of the answer as its block is
+            finished, and its end whatever happens (but transformers keeps this one to itself, too).
+        more: fields of the generation config, such as `max_new_tokens=`; `attention_mask=` `[N, T]`, 0 where a prompt
+            is filled up on the left; and what transformers passes along.
 
     Raises:
-        ConfigError: what is asked for cannot be honoured: beams, other logits processors or stopping criteria.
+        ConfigError: what is asked for cannot be honoured: beams, penalties, logits processors, stopping criteria.
         ModelError, PairError, PromptError: as `LLM`.
     """
-    config = model.generation_config if generation_config is None else generation_config
-    _refuse(config, logits_processor, stopping_criteria, more)
-    draft = assistant_model if draft_model is None else draft_model
-    options: dict[str, Any] = {"method": method, "max_num_seqs": max(len(input_ids), 1), **(decoding or {})}
-    sizes: dict[str, Any] = {"block_length": block_length, "mask_token_id": mask_token_id}
-    llm = LLM(model, draft_model=draft, shifted_logits=shifted_logits, **sizes, **options)
-    prompts = _prompts(input_ids, more.get("attention_mask"))
-    params = [_params(config, input_ids.shape[1], llm.config.stop_token_ids) for _ in prompts]
+    with _ended(streamer):
+        config = copy.copy(model.generation_config if generation_config is None else generation_config)
+        for name in fields() & set(more):
+            setattr(config, name, more.pop(name))
+        ids = _ids(input_ids, model.device)
+        prompts = _prompts(ids, more.pop("attention_mask", None), more.pop("position_ids", None))
+        told = "synced_gpus" in more  # transformers 4.56 hands the streamer on, and has given it the prompt
+        check(config, logits_processor, stopping_criteria, more)
+        if not is_prepared(config) and (copies := config.num_return_sequences or 1) > 1:
+            ids = ids.repeat_interleave(copies, 0)
+            prompts = [prompt for prompt in prompts for _ in range(copies)]
+        if streamer is not None and len(prompts) > 1:
+            raise ConfigError(f"streamer is for one answer, but {len(prompts)} are asked for; leave it out")
+        options = _options(decoding, max_num_seqs=len(prompts), method=method)
+        options |= {"block_length": block_length, "mask_token_id": mask_token_id, "shifted_logits": shifted_logits}
+        llm = LLM(model, draft_model=_draft(draft_model, assistant_model), **options)
+        stop = llm.config.stop_token_ids if config.eos_token_id is None else listed(config.eos_token_id)
+        params = [_params(config, ids.shape[1], stop) for _ in prompts]
+        if streamer is None:
+            answers = _answers(llm, prompts, params)
+        else:
+            if not told:
+                streamer.put(ids.cpu())
+            answers = [_streamed(llm, prompts[0], params[0], streamer)]
+    padding = listed(config.pad_token_id) or stop or (0,)
+    longest = max(map(len, answers))
+    filled = [answer + [padding[0]] * (longest - len(answer)) for answer in answers]
+    return torch.cat((ids, torch.tensor(filled, dtype=ids.dtype, device=ids.device)), 1)
+
+
+@contextmanager
+def _ended(streamer: Any) -> Iterator[None]:
+    """Whoever reads what the streamer gets waits for its end, also where something fails."""
+    try:
+        yield
+    finally:
+        if streamer is not None:
+            streamer.end()
+
+
+def _answers(llm: LLM, prompts: list[list[int]], params: list[SamplingParams]) -> list[list[int]]:
     answers = []
     for completion in llm.generate(prompts, params):
         if completion.error is not None:
             raise completion.error
-        end = [] if completion.stop_token_id is None else [completion.stop_token_id]
-        answers.append(completion.token_ids + end)
-    longest = max(map(len, answers))
-    padding = _first(config.pad_token_id, _first(config.eos_token_id, 0))
-    filled = [answer + [padding] * (longest - len(answer)) for answer in answers]
-    return torch.cat((input_ids, torch.tensor(filled, dtype=input_ids.dtype, device=input_ids.device)), 1)
+        answers.append(completion.token_ids + listed(completion.stop_token_id))
+    return answers
 
 
-def _params(config: Any, prompt_length: int, own_stop_ids: tuple[int, ...]) -> SamplingParams:
+def _streamed(llm: LLM, prompt: list[int], params: SamplingParams, streamer: Any) -> list[int]:
+    """The answer, of which the streamer got each token by itself, as from transformers."""
+    answer: list[int] = []
+    for piece in llm.stream(prompt, params):
+        end = [] if piece.completion is None else listed(piece.completion.stop_token_id)
+        for token in piece.token_ids + end:
+            streamer.put(torch.tensor([token]))
+            answer.append(token)
+    return answer
+
+
+def _draft(draft_model: Any, assistant_model: Any) -> Any:
+    if draft_model is not None and assistant_model is not None:
+        raise ConfigError("draft_model and assistant_model mean the same; give one of them")
+    return assistant_model if draft_model is None else draft_model
+
+
+def _options(decoding: Any, **own: Any) -> dict[str, Any]:
+    """Options of `LLM`: those in `decoding`, and what holds where it is silent."""
+    if not isinstance(decoding, dict | None):
+        raise ConfigError(f"decoding is {decoding!r}; it must be a dictionary with options of LLM")
+    for name in _OWN:
+        if name in (decoding or {}):
+            raise ConfigError(f"decoding has {name!r}; give it as {name}=")
+    return own | (decoding or {})
+
+
+def _params(config: Any, prompt_length: int, stop: Sequence[int]) -> SamplingParams:
     """The sampling parameters that the generation config stands for; each has a seed of its own."""
     longest = config.max_new_tokens
     if longest is None:
         longest = (config.max_length or 20 + prompt_length) - prompt_length
-    eos = config.eos_token_id
-    stop = own_stop_ids if eos is None else eos if isinstance(eos, list | tuple) else (eos,)
+        if longest < 1:
+            raise ConfigError(f"max_length is {config.max_length}, but the prompt has {prompt_length} tokens; raise it")
+    elif isinstance(longest, bool) or not isinstance(longest, int) or longest < 1:
+        raise ConfigError(f"max_new_tokens is {longest!r}; it must be a whole number of 1 or more")
     seed = int(torch.randint(2**62, ()))
     if not config.do_sample:
         return SamplingParams(max_tokens=longest, stop_token_ids=stop, ignore_eos=True, seed=seed)
@@ -92,30 +159,29 @@ def _params(config: Any, prompt_length: int, own_stop_ids: tuple[int, ...]) -> S
     )
 
 
-def _prompts(input_ids: Tensor, attention_mask: Tensor | None) -> list[list[int]]:
+def _ids(input_ids: Any, device: torch.device) -> Tensor:
+    """`[N, T]`, N and T at least 1, on the model's device where they are a list."""
+    try:
+        ids = input_ids if isinstance(input_ids, Tensor) else torch.tensor(input_ids, device=device)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise PromptError(f"input_ids cannot be read as [prompts, tokens]: {error}") from error
+    if ids.dim() != 2 or ids.numel() == 0:
+        raise PromptError(f"input_ids is {list(ids.shape)}; it must be [prompts, tokens], with one of each or more")
+    if ids.is_floating_point() or ids.dtype == torch.bool:
+        raise PromptError(f"input_ids is {ids.dtype}; it must be whole numbers")
+    return ids
+
+
+def _prompts(ids: Tensor, attention_mask: Any, position_ids: Any) -> list[list[int]]:
     """Each row's ids, without what fills it up on the left."""
-    if input_ids.dim() != 2:
-        raise PromptError(f"input_ids is {list(input_ids.shape)}; it must be [prompts, tokens]")
-    if attention_mask is None:
-        return input_ids.tolist()
-    real = attention_mask.bool()
-    if real.shape != input_ids.shape or (real[:, :-1] & ~real[:, 1:]).any():
-        raise PromptError("attention_mask must have the shape of input_ids, and zeros only on the left of each prompt")
-    return [row[keep].tolist() for row, keep in zip(input_ids, real, strict=True)]
-
-
-def _refuse(config: Any, logits_processor: Any, stopping_criteria: Any, more: dict[str, Any]) -> None:
-    names = [type(p).__name__ for p in logits_processor or ()]
-    others = [name for name in names if name not in _KNOWN_PROCESSORS]
-    others += [type(c).__name__ for c in stopping_criteria or () if type(c).__name__ not in _KNOWN_CRITERIA]
-    others += [name for name, value in more.items() if name not in _PASSED_ON and value is not None]
-    if others:
-        raise ConfigError(f"simsd.generate does not support {', '.join(others)}; leave it out of the call")
-    if (config.num_beams or 1) > 1:
-        raise ConfigError(f"num_beams is {config.num_beams}; block diffusion has no beams, so leave it at 1")
-
-
-def _first(ids: Any, default: int) -> int:
-    if ids is None:
-        return default
-    return int(ids[0]) if isinstance(ids, list | tuple) else int(ids)
+    real = torch.ones_like(ids, dtype=torch.bool)
+    if attention_mask is not None:
+        real = torch.as_tensor(attention_mask, device=ids.device).bool()
+        if real.shape != ids.shape or (real[:, :-1] & ~real[:, 1:]).any():
+            raise PromptError("attention_mask must have the shape of input_ids, zeros only on the left of each prompt")
+    if position_ids is not None:
+        counted = real.long().cumsum(1) - 1
+        given = torch.as_tensor(position_ids, device=ids.device)
+        if given.shape[-1:] != ids.shape[-1:] or (given.expand_as(counted) != counted)[real].any():
+            raise ConfigError("position_ids are not those of the prompts counted from 0; leave them out of the call")
+    return [row[keep].tolist() for row, keep in zip(ids, real, strict=True)]

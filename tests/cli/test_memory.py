@@ -4,14 +4,16 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
-from simsd.models import memory
+from simsd.models import fit, memory
 from simsd.models.cache import KVCache
 from simsd.models.loader import load
 from tests.cli.conftest import Run
-from tests.models.checkpoints import random_checkpoint
+from tests.models.checkpoints import random_checkpoint, random_config, write_json
 
 CPU = ("--device", "cpu")
+CPU_DEVICE = torch.device("cpu")
 
 
 def test_the_embedded_pair_is_shown_with_what_is_free(run: Run) -> None:
@@ -31,9 +33,13 @@ def test_the_figures_are_the_models(run: Run) -> None:
     cache: KVCache = model.make_cache(3, 500)
     assert target["cache_bytes"] == cache.nbytes == 3 * 500 * target["cache_bytes_per_token"]
     assert target["weight_bytes"] == sum(target["weight_bytes_by_part"].values())
-    working = max(one["working_bytes"] for one in found["models"])
+    placed = [memory.place(name, "bfloat16", "cpu") for name in ("tiny", "tiny-draft")]
+    working = max(*(one["working_bytes"] for one in found["models"]), memory.measuring_bytes(placed[0], 500))
     held = sum(one["weight_bytes"] + one["cache_bytes"] for one in found["models"])
-    assert found["devices"][0] | {"free_bytes": 0} == {"device": "cpu", "needed_bytes": held + working, "free_bytes": 0}
+    (device,) = found["devices"]
+    assert device["needed_bytes"] == held + working + fit.overhead_bytes(placed, CPU_DEVICE)
+    assert device["needed_bytes_drafting"] == fit.needed_bytes(placed, 3, 500, drafting=True)[CPU_DEVICE]
+    assert device["needed_bytes_drafting"] > device["needed_bytes"]
 
 
 def test_int8_weights_are_counted_where_they_are_asked_for(run: Run) -> None:
@@ -75,18 +81,41 @@ def test_a_configuration_alone_is_enough(run: Run, tmp_path: Path) -> None:
     assert found["models"][0]["parameters"] == sum(memory.parameters(memory.place(folder).config).values())
 
 
+def test_a_mask_that_the_file_has_wrong_is_given_as_a_flag(run: Run, tmp_path: Path) -> None:
+    write_json(tmp_path / "config.json", random_config(mask_token_id=999))
+    for more in ((), ("--memory", *CPU)):
+        wrong = run("models", str(tmp_path), "--json", *more)
+        assert wrong.exit_code == 2
+        assert "MASK id 999 is outside the vocabulary" in wrong.stderr
+        right = run("models", str(tmp_path), "--json", "--mask-token-id", "259", "--block-length", "8", *more)
+        assert right.exit_code == 0
+    told = json.loads(run("models", str(tmp_path), "--json", "--mask-token-id", "5", "--block-length", "8").stdout)
+    assert (told["mask_token_id"], told["block_length"]) == (5, 8)
+
+
 @pytest.mark.parametrize("flags", [(), ("--json",)])
 def test_what_cannot_fit_ends_with_one_sentence(
     run: Run, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(memory, "free_bytes", lambda device: 1 << 20)
+    monkeypatch.setattr(fit, "free_bytes", lambda device: 1 << 20)
     result = run("models", "--memory", *CPU, *flags)
     assert result.exit_code == 2
     assert result.stderr.startswith("simsd: tiny and tiny-draft need ")
     assert "but 1.0 MiB are free on cpu; use " in result.stderr
     assert len(result.stderr.splitlines()) == 1
     if flags:
-        assert json.loads(result.stdout)["error"]["type"] == "ModelError"
+        found = json.loads(result.stdout)
+        assert (found["error"]["type"], len(found["models"]), len(found["devices"])) == ("FitError", 2, 1)
+        assert f"simsd: {found['error']['message']}\n" == result.stderr
+
+
+def test_advice_names_flags_as_they_are_typed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = ("--max-num-seqs", "8", "--dtype", "float32")
+    needed = json.loads(run("models", "--memory", "--json", *CPU, *sizes).stdout)["devices"][0]["needed_bytes"]
+    monkeypatch.setattr(fit, "free_bytes", lambda device: needed - 1)
+    for told in (run("models", "--memory", *CPU, *sizes), run("models", "--memory", "--json", *CPU, *sizes)):
+        for words in ("--dtype bfloat16", "--quantize int8", "a smaller --max-model-len", "a smaller --max-num-seqs"):
+            assert words in told.stderr
 
 
 @pytest.mark.parametrize(
@@ -94,6 +123,8 @@ def test_what_cannot_fit_ends_with_one_sentence(
     [
         (("--max-num-seqs", "4"), "--max-num-seqs is for --memory"),
         (("tiny", "--quantize", "int8"), "--quantize is for --memory"),
+        (("--mask-token-id", "5"), "--mask-token-id is of one model; name it"),
+        (("tiny", "--mask-token-id", "-5"), "--mask-token-id is -5; it must be 0 or more"),
         (("--memory", "--max-num-seqs", "0"), "--max-num-seqs is 0"),
         (("--memory", "--max-model-len", "-1"), "--max-model-len is -1"),
         (("--memory", "--quantize", "int4"), "--quantize is 'int4'; choose one of none, int8-draft, int8"),

@@ -55,7 +55,7 @@ def test_what_an_llm_refuses_is_refused_first(llm: dict[str, Any], here: bool, t
 
 
 def test_memory_is_asked_for_where_the_replicas_will_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("simsd.models.memory.free_bytes", lambda device: 2**20)
+    monkeypatch.setattr("simsd.models.fit.free_bytes", lambda device: 2**20)
     with pytest.raises(ModelError, match="are free on cpu"):
         check(ReplicaPlan(llm={"device": "cpu"}), here=True)
     check(ReplicaPlan(llm={"device": "cpu"}), here=False)

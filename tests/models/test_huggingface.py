@@ -18,6 +18,10 @@ from transformers import (
     GraniteForCausalLM,
     MambaConfig,
     MambaForCausalLM,
+    MistralConfig,
+    MistralForCausalLM,
+    Phi3Config,
+    Phi3ForCausalLM,
     PreTrainedTokenizerFast,
     Qwen3ForCausalLM,
     Qwen3Model,
@@ -122,6 +126,34 @@ def test_tokenizers_of_transformers_and_ids_alone():
         ids.encode("text")
     with pytest.raises(ModelError, match="int is not a fast tokenizer"):
         wrap(qwen3(), 3, **GIVEN)
+
+
+@pytest.mark.parametrize(
+    ("make", "window"),
+    [
+        (lambda **more: MistralForCausalLM(MistralConfig(**SIZES, **more)), 4),
+        (lambda **more: Phi3ForCausalLM(Phi3Config(**SIZES, **more)), 4),
+        (lambda **more: MistralForCausalLM(MistralConfig(**SIZES, **more)), 255),
+    ],
+)
+def test_a_window_that_a_text_can_outgrow_is_refused(make: Any, window: int):
+    """Modules without a switch and without types of layers: the number alone says it."""
+    with pytest.raises(ModelError, match=rf"sliding-window attention \({window} tokens\) is not supported"):
+        wrap(filled(make(sliding_window=window)), **GIVEN)
+    for none in (None, 256):
+        assert wrap(filled(make(sliding_window=none)), **GIVEN).config.max_position_embeddings == 256
+
+
+def test_a_window_that_is_switched_off_is_none():
+    assert wrap(qwen3(use_sliding_window=False, sliding_window=4), **GIVEN).config.num_hidden_layers == 2
+
+
+def test_numbers_that_the_modules_layers_cannot_take_are_the_cause_that_is_told():
+    experts: dict[str, Any] = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+    module = filled(Qwen3MoeForCausalLM(Qwen3MoeConfig(**SIZES, **experts)))
+    with pytest.raises(ModelError, match=r"cannot be run in float64 \(.*Double\); load it in float32 or bfloat16"):
+        wrap(module, **GIVEN)
+    assert wrap(module.float(), **GIVEN).model.dtype == torch.float32
 
 
 class CausalAnyway(Qwen3ForCausalLM):

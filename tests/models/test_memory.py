@@ -12,23 +12,15 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from simsd import LLM, SamplingParams
-from simsd.engine import runner
-from simsd.errors import ConfigError, ModelError
+from simsd.engine import costs, runner
 from simsd.models import available, memory
 from simsd.models.config import MoEConfig
+from simsd.models.fit import needed_bytes, overhead_bytes
 from simsd.models.linear import Linear, can_pack
 from simsd.models.loader import load, look_at
-from simsd.models.memory import (
-    cache_bytes,
-    check_fits,
-    needed_bytes,
-    parameters,
-    place,
-    weight_bytes,
-    working_bytes,
-)
+from simsd.models.memory import cache_bytes, parameters, place, verify_rows, weight_bytes, working_bytes
 from simsd.models.shard import Shard
-from tests.models.checkpoints import LLADA2, MOE, random_checkpoint, random_config, write_json
+from tests.models.checkpoints import LLADA2, MOE, random_checkpoint
 from tests.models.weigh import weigh
 
 CPU = torch.device("cpu")
@@ -78,7 +70,8 @@ def test_a_rank_takes_what_was_told(tmp_path: Path, name: str, dtype: str, int8:
     assert max(weights) == weights[0]
     assert cache_bytes(told, 3, 50) == ranks[0].make_cache(3, 50).nbytes
     (needed,) = needed_bytes([told], 3, 50).values()
-    assert needed == 2 * (told.weight_bytes + cache_bytes(told, 3, 50)) + working_bytes(told, 3, 50)
+    held = 2 * (told.weight_bytes + cache_bytes(told, 3, 50)) + working_bytes(told, 3, 50)
+    assert needed == held + overhead_bytes([told], CPU)
 
 
 @pytest.mark.parametrize("name", ["tiny", "tiny-draft"])
@@ -152,86 +145,20 @@ def test_working_memory_is_enough_and_not_far_too_much(tmp_path: Path, sequences
     params = SamplingParams(max_tokens=8, temperature=1.0, seed=0, ignore_eos=True)
     prompts = [[1 + i] * length for i in range(sequences)]
     llm.generate(prompts, params)
-    told = working_bytes(place(folder, dtype, "cpu"), sequences, length + 16)
+    told = working_bytes(place(folder, dtype, "cpu"), sequences, length + 16, verify_rows(4))
     assert told / 2.5 < peak_bytes(lambda: llm.generate(prompts, params)) < told
 
 
 def test_working_memory_counts_in_the_runners_pieces():
     assert memory.PREFILL_ROWS == runner.PREFILL_ROWS
+    assert memory.MEASURED_ROWS == costs.MOST_ROWS
 
 
-def with_free(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
-    monkeypatch.setattr(memory, "free_bytes", lambda device: count)
-
-
-def test_what_cannot_fit_is_one_sentence_with_both_sizes(monkeypatch: pytest.MonkeyPatch):
-    pair = [place("tiny", "float32", "cpu"), place("tiny-draft", "float32", "cpu")]
-    needed = needed_bytes(pair, 4, 1024)[CPU]
-    with_free(monkeypatch, needed)
-    check_fits(pair, 4, 1024)
-    with_free(monkeypatch, needed - 1)
-    with pytest.raises(ModelError) as caught:
-        check_fits(pair, 4, 1024)
-    assert str(caught.value) == (
-        f"tiny and tiny-draft need {needed / 2**20:.1f} MiB, but {(needed - 1) / 2**20:.1f} MiB are free on cpu; use "
-        "dtype='bfloat16', quantize='int8', a smaller max_model_len, a smaller max_num_seqs or a smaller model."
-    )
-
-
-def test_only_what_would_help_is_advised(monkeypatch: pytest.MonkeyPatch):
-    with_free(monkeypatch, 0)
-    with pytest.raises(ModelError, match=r"^tiny needs .* are free on cpu; use a smaller model\.$"):
-        check_fits([place("tiny", "bfloat16", "cpu", int8=True)])
-
-
-def test_each_device_is_asked_for_its_own(monkeypatch: pytest.MonkeyPatch):
-    target = place("tiny", "bfloat16", "cpu")
-    draft = replace(place("tiny-draft", "bfloat16", "cpu"), devices=(torch.device("cuda:1"),))
-    room = {"cpu": needed_bytes([target], 1, None)[CPU], "cuda:1": 0}
-    monkeypatch.setattr(memory, "free_bytes", lambda device: room[str(device)])
-    with pytest.raises(ModelError, match=r"^tiny-draft needs .* free on cuda:1; use quantize='int8' or a smaller"):
-        check_fits([target, draft])
-    (room["cuda:1"],) = needed_bytes([draft], 1, None).values()
-    check_fits([target, draft])
-
-
-def test_each_gpu_is_asked_for_one_ranks_part(monkeypatch: pytest.MonkeyPatch):
-    gpus = tuple(torch.device("cuda", rank) for rank in range(2))
-    split = [replace(place(name, "float32", "cpu"), devices=gpus) for name in ("tiny", "tiny-draft")]
-    whole = [replace(one, devices=gpus[:1]) for one in split]
-    needed = needed_bytes(split, 1, None)
-    assert set(needed) == set(gpus)
-    assert needed[gpus[0]] == needed[gpus[1]] < 0.8 * needed_bytes(whole, 1, None)[gpus[0]]
-    room = {gpus[0]: needed[gpus[0]], gpus[1]: needed[gpus[1]] - 1}
-    monkeypatch.setattr(memory, "free_bytes", room.__getitem__)
-    with pytest.raises(ModelError, match=r"^tiny and tiny-draft need .* are free on cuda:1; use "):
-        check_fits(split)
-    room[gpus[1]] += 1
-    check_fits(split)
-
-
-def test_what_cannot_be_split_is_refused(tmp_path: Path):
-    with pytest.raises(ConfigError, match=r"tensor_parallel_size is 3, but the .* cannot be split evenly"):
-        place(random_checkpoint(tmp_path), device="cpu", ranks=3)
-
-
-def test_nothing_is_read_of_models_that_cannot_fit(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    folder = tmp_path / "huge"
-    folder.mkdir()
-    write_json(folder / "config.json", random_config(intermediate_size=1 << 36))
-    with pytest.raises(ModelError, match=r"needs [\d.]+ GiB, but [\d.]+ GiB are free on cpu"):
-        LLM(folder, device="cpu")
-    write_json(folder / "config.json", {})
-    with pytest.raises(ModelError, match=r"config\.json lacks"):
-        LLM("tiny", draft_model=folder, device="cpu")
-
-
-def test_a_long_text_may_be_what_cannot_fit(monkeypatch: pytest.MonkeyPatch):
-    pair = [place(name, "float32", "cpu") for name in ("tiny", "tiny-draft")]
-    with_free(monkeypatch, needed_bytes(pair, 1, 512)[CPU])
-    assert LLM(device="cpu", dtype="float32", max_model_len=512).max_model_len == 512
-    with pytest.raises(ModelError, match="a smaller max_model_len"):
-        LLM(device="cpu", dtype="float32", max_model_len=1024)
+def test_ordinary_decoding_asks_for_the_rows_of_one_block():
+    long = replace(place("tiny", "float32", "cpu"), config=replace(place("tiny").config, block_length=32))
+    logits = 32 * long.config.vocab_size * 4
+    assert logits < working_bytes(long, 1, 64) < working_bytes(long, 1, 64, 2 * 32**2)
+    assert working_bytes(long, 16, 4096) < 0.1 * working_bytes(long, 16, 4096, verify_rows(32))
 
 
 def test_free_memory_of_this_machine_is_a_sensible_number():

@@ -8,12 +8,13 @@ from typing import Any
 import pytest
 import torch
 
-from simsd import LLM, ConfigError, ModelError, SimsdError
+from simsd import LLM, ConfigError, ModelError, PairError, SimsdError
 from simsd.models import pair
 from simsd.models.linear import Linear
-from simsd.models.loader import load
+from simsd.models.loader import load, resolve
 from simsd.models.pair import open_pair, placements
 from simsd.models.quantized import Int8Linear
+from tests.models.checkpoints import random_config, write_json
 from tests.tiny import folder_of
 
 TARGET, DRAFT = folder_of(2, 0, 0.0), folder_of(2, 0, 0.02)
@@ -50,8 +51,31 @@ def test_the_draft_model_is_loaded_where_it_is_told(monkeypatch: pytest.MonkeyPa
 
 def test_the_embedded_pair_is_placed_as_it_is_loaded():
     assert [one.name for one in placements(None, None, device="cpu")] == ["tiny", "tiny-draft"]
-    assert [one.name for one in placements("tiny", DRAFT, device="cpu")] == ["tiny", str(DRAFT)]
+    own = resolve("tiny-draft")
+    assert [one.name for one in placements("tiny", own, device="cpu")] == ["tiny", str(own)]
     assert [one.name for one in placements("tiny-draft", None, device="cpu")] == ["tiny-draft"]
+
+
+@pytest.mark.parametrize(
+    ("written", "words"), [({"vocab_size": 280}, "vocabulary sizes differ"), ({"mask_token_id": 7}, "MASK ids differ")]
+)
+def test_a_pair_that_cannot_work_is_refused_by_its_configurations(tmp_path: Path, written: dict[str, int], words: str):
+    """Neither weights nor tokenizers are there."""
+    for name, more in (("target", {}), ("draft", written)):
+        (tmp_path / name).mkdir()
+        write_json(tmp_path / name / "config.json", random_config(**more))
+    with pytest.raises(PairError, match=words):
+        placements(tmp_path / "target", tmp_path / "draft", device="cpu")
+    if "mask_token_id" in written:
+        placements(tmp_path / "target", tmp_path / "draft", device="cpu", mask_token_id=259)
+
+
+def test_a_draft_model_takes_the_targets_block_length(tmp_path: Path):
+    for name, size in (("target", 8), ("draft", 4)):
+        (tmp_path / name).mkdir()
+        write_json(tmp_path / name / "config.json", random_config(block_size=size))
+    placed = placements(tmp_path / "target", tmp_path / "draft", device="cpu")
+    assert [one.config.block_length for one in placed] == [8, 8]
 
 
 BAD: list[tuple[dict[str, Any], type[SimsdError], str]] = [

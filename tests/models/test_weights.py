@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
+from simsd.errors import ModelError
 from simsd.models.weights import Piece, WeightFiles
+from tests.models.checkpoints import random_checkpoint, write_json
 
 MATRIX = torch.arange(30.0).view(6, 5)
 VECTOR = torch.arange(6.0) - 3
@@ -36,6 +39,30 @@ def test_pieces_of_one_weight_are_stacked_in_the_order_asked_for(files: WeightFi
 def test_a_vector_has_rows_alone(files: WeightFiles):
     assert torch.equal(files.read(Piece("v", slice(2, 5)), torch.float32, CPU), VECTOR[2:5])
     assert torch.equal(files.read("v", torch.float32, CPU), VECTOR)
+
+
+@pytest.mark.parametrize(
+    "file", ["\ud800.safetensors", "/etc/passwd", "../model.safetensors", "a/../../b", "", ".", "a\\..\\b"]
+)
+def test_an_index_names_files_of_its_folder_alone(tmp_path: Path, file: str):
+    folder = random_checkpoint(tmp_path / "c", shards=2)
+    index = folder / "model.safetensors.index.json"
+    written = json.loads(index.read_text())
+    written["weight_map"]["model.norm.weight"] = file
+    write_json(index, written)
+    with pytest.raises(ModelError, match=r"index\.json names .*, which is no file of its folder"):
+        WeightFiles(folder)
+
+
+def test_a_shard_holds_what_the_index_says(tmp_path: Path):
+    folder = random_checkpoint(tmp_path, shards=2)
+    index = folder / "model.safetensors.index.json"
+    written = json.loads(index.read_text())
+    files = written["weight_map"]
+    other = next(file for file in files.values() if file != files["model.norm.weight"])
+    write_json(index, {"weight_map": files | {"model.norm.weight": other, "no.such": other}})
+    with pytest.raises(ModelError, match=rf"{other} lacks 2 weights .*: model\.norm\.weight, no\.such; download"):
+        WeightFiles(folder)
 
 
 def test_it_is_told_when_a_piece_has_been_read(files: WeightFiles):

@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from simsd.errors import SimsdError
+from simsd.errors import FitError, SimsdError
 from simsd.text import printable
 
 USER_ERROR = 2
@@ -21,16 +21,28 @@ INTERRUPTED = 130
 
 def report(error: SimsdError, as_json: bool) -> None:
     """One sentence on stderr; with `--json` the same as an object on stdout, for whoever reads it."""
-    report_text(type(error).__name__, str(error), as_json)
+    report_text(type(error).__name__, sentence(error), as_json)
+
+
+def sentence(error: SimsdError) -> str:
+    """What is wrong, with options as they are typed here."""
+    if not isinstance(error, FitError):
+        return str(error)
+
+    def flag(name: str, value: str | None) -> str:
+        typed = f"--{name.replace('_', '-')}"
+        return f"{typed} {value}" if value else f"a smaller {typed}"
+
+    return error.advise(flag)
 
 
 def report_text(kind: str, message: str, as_json: bool) -> None:
     message = printable(message)
     if as_json:
         typer.echo(json.dumps({"error": {"type": kind, "message": message}}, ensure_ascii=False))
-    sentence = f"simsd: {message}{'' if message.endswith(('.', '!', '?')) else '.'}"
+    line = f"simsd: {message}{'' if message.endswith(('.', '!', '?')) else '.'}"
     with suppress(OSError):  # a stderr that takes nothing must not cost the JSON on stdout
-        typer.echo(sentence, err=True)
+        typer.echo(line, err=True)
 
 
 def guarded(command: Callable[..., None]) -> Callable[..., None]:

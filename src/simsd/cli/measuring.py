@@ -91,7 +91,7 @@ Restart = Annotated[
 ]
 
 MODEL = (
-    *("model", "draft_model", "dtype", "device", "draft_device", "draft_ahead", "quantize"),
+    *("model", "draft_model", "mask_token_id", "dtype", "device", "draft_device", "draft_ahead", "quantize"),
     *("tensor_parallel_size", "enforce_eager", "threads"),
 )
 FIXED = ("layout", "acceptance", "states", "draft_steps", "denoising_steps", "confidence_threshold", "eb_threshold")

@@ -5,24 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import typer
 from rich.table import Table
 
-from simsd.cli import common
+from simsd.cli import common, errors
 from simsd.cli.options import Decoding
-from simsd.errors import ConfigError
+from simsd.errors import ConfigError, FitError
 
 if TYPE_CHECKING:
     from simsd.models.memory import Placed
 
 FLAGS = ("draft_model", "dtype", "device", "draft_device", "quantize", "tensor_parallel_size")
+SIZES = ("mask_token_id", "block_length")  # of the model as it is loaded, with --memory and without
 TOKENS = 4096  # of a sequence, unless --max-model-len says otherwise
 
 
 def show(
     model: str | None, options: Decoding, max_num_seqs: int | None, max_model_len: int | None, as_json: bool
 ) -> None:
-    """Prints the figures. Raises ModelError where they are more than is free."""
-    from simsd.models.memory import check_fits
+    """Prints the figures. Raises FitError where they are more than is free."""
+    from simsd.models.fit import check_fits
 
     for flag, value in (("--max-num-seqs", max_num_seqs), ("--max-model-len", max_model_len)):
         if value is not None and value < 1:
@@ -30,12 +32,20 @@ def show(
     models = _placed(model, options)
     longest = models[0].config.max_position_embeddings
     sequences, tokens = max_num_seqs or 1, min(max_model_len or TOKENS, longest)
-    if as_json:
+    found = _figures(models, sequences, tokens)
+    try:
         check_fits(models, sequences, tokens)
-        common.print_json(_figures(models, sequences, tokens))
-        return
-    _print(_figures(models, sequences, tokens))
-    check_fits(models, sequences, tokens)
+    except FitError as error:
+        if not as_json:
+            _print(found)
+            raise
+        common.print_json(found | {"error": {"type": type(error).__name__, "message": errors.sentence(error)}})
+        errors.report(error, as_json=False)
+        raise typer.Exit(errors.USER_ERROR) from error
+    if as_json:
+        common.print_json(found)
+    else:
+        _print(found)
 
 
 def check_unused(options: Decoding, max_num_seqs: int | None, max_model_len: int | None) -> None:
@@ -47,17 +57,26 @@ def check_unused(options: Decoding, max_num_seqs: int | None, max_model_len: int
             raise ConfigError(f"--{name.replace('_', '-')} is for --memory; add that, or leave it out.")
 
 
+def check_model(options: Decoding) -> None:
+    """Refuses flags that mean nothing without a model. Raises ConfigError."""
+    for name in SIZES:
+        if getattr(options, name) is not None:
+            raise ConfigError(f"--{name.replace('_', '-')} is of one model; name it, or leave it out.")
+
+
 def _placed(model: str | None, options: Decoding) -> list[Placed]:
     """The target and its draft model, as `LLM` would load them."""
     from simsd.models.pair import placements
 
-    given = {name: value for name in FLAGS if (value := getattr(options, name)) is not None}
+    given = {name: value for name in (*FLAGS, *SIZES) if (value := getattr(options, name)) is not None}
     return placements(model, given.pop("draft_model", None), **given)
 
 
 def _figures(models: Sequence[Placed], sequences: int, tokens: int) -> dict[str, Any]:
-    from simsd.models import memory
+    from simsd.models import fit, memory
     from simsd.models.available import free_bytes
+
+    needed, most = (fit.needed_bytes(models, sequences, tokens, drafting=drafting) for drafting in (False, True))
 
     return {
         "max_num_seqs": sequences,
@@ -79,14 +98,19 @@ def _figures(models: Sequence[Placed], sequences: int, tokens: int) -> dict[str,
             for model in models
         ],
         "devices": [
-            {"device": str(device), "needed_bytes": needed, "free_bytes": free_bytes(device)}
-            for device, needed in memory.needed_bytes(models, sequences, tokens).items()
+            {
+                "device": str(device),
+                "needed_bytes": needed[device],
+                "needed_bytes_drafting": most[device],
+                "free_bytes": free_bytes(device),
+            }
+            for device in needed
         ],
     }
 
 
 def _print(found: dict[str, Any]) -> None:
-    from simsd.models.memory import gib
+    from simsd.models.fit import gib
 
     sequences, tokens = found["max_num_seqs"], found["max_model_len"]
     title = f"{sequences} sequence{'' if sequences == 1 else 's'} of {tokens} tokens"
@@ -110,4 +134,6 @@ def _print(found: dict[str, Any]) -> None:
     out = common.console()
     out.print(table)
     for place in found["devices"]:
-        out.print(f"{place['device']}: {gib(place['needed_bytes'])} needed, {gib(place['free_bytes'])} free")
+        more = place["needed_bytes_drafting"]
+        drafting = f", {gib(more)} where rounds draft far" if more > place["needed_bytes"] else ""
+        out.print(f"{place['device']}: {gib(place['needed_bytes'])} needed{drafting}; {gib(place['free_bytes'])} free")

@@ -46,7 +46,7 @@ PUBLIC = (
 )
 
 
-@decoding_options(only=memory.FLAGS)
+@decoding_options(only=(*memory.FLAGS, *memory.SIZES))
 def models(
     *,
     options: Decoding,
@@ -71,9 +71,10 @@ def models(
         return
     memory.check_unused(options, max_num_seqs, max_model_len)
     if model is None:
+        memory.check_model(options)
         _list(as_json)
         return
-    found = _figures(_config(model))
+    found = _figures(_config(model, options.mask_token_id, options.block_length))
     if as_json:
         common.print_json({"name": model, **found})
         return
@@ -123,11 +124,11 @@ def _embedded_table(embedded: dict[str, dict[str, Any]]) -> Table:
     return table
 
 
-def _config(model: str) -> ModelConfig:
+def _config(model: str, mask_token_id: int | None = None, block_length: int | None = None) -> ModelConfig:
     """The configuration as the loader sees it; of a model on the hub no weights are downloaded."""
     from simsd.models.loader import read_config, resolve
 
-    return read_config(model, resolve(model, weights=False))
+    return read_config(model, resolve(model, weights=False), mask_token_id, block_length)
 
 
 def _figures(config: ModelConfig) -> dict[str, Any]:

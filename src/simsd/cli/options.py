@@ -54,6 +54,9 @@ class Decoding:
     draft_model: Annotated[
         str | None, _flag("--draft-model", "Draft model: a folder or a hub name; the same tokenizer.", _MODEL)
     ] = None
+    mask_token_id: Annotated[int | None, _flag("--mask-token-id", "Id of MASK. Default: the checkpoint's.", _MODEL)] = (
+        None
+    )
     dtype: Annotated[str | None, _flag("--dtype", "Number format. Default: auto.", _MODEL, DTYPES)] = None
     device: Annotated[str | None, _flag("--device", "auto (the default), cpu, cuda or cuda:N.", _MODEL)] = None
     draft_device: Annotated[
@@ -151,6 +154,8 @@ class Decoding:
         _check_choices("--quantize", self.quantize, QUANTIZE)
         if self.tensor_parallel_size is not None and self.tensor_parallel_size < 1:
             raise ConfigError(f"--tensor-parallel-size is {self.tensor_parallel_size}; it must be 1 or more.")
+        if self.mask_token_id is not None and self.mask_token_id < 0:
+            raise ConfigError(f"--mask-token-id is {self.mask_token_id}; it must be 0 or more.")
         if self.threads is not None and not 1 <= self.threads <= MOST_THREADS:
             raise ConfigError(f"--threads is {self.threads}; give 1 to {MOST_THREADS}.")
 

@@ -32,7 +32,7 @@ def _of_many(name: str, text: str, **more: Any) -> Any:
 
 @decoding_options(
     only=(
-        *("draft_model", "dtype", "device", "draft_device", "draft_ahead", "quantize"),
+        *("draft_model", "mask_token_id", "dtype", "device", "draft_device", "draft_ahead", "quantize"),
         *("tensor_parallel_size", "enforce_eager", "threads"),
         *("method", "layout", "acceptance", "drafter", "states", "num_speculative_tokens", "draft_steps"),
         *("block_length", "denoising_steps", "remasking_strategy", "confidence_threshold", "eb_threshold"),

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import json
-import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from simsd.errors import ModelError
+from simsd.models.rope import Rope
+from simsd.models.values import given, integer, integers, kind, number, optional_integer, read_json, truth
 
 MOST_POSITIONS = 1 << 22  # the rotary table has a row for each
+MOST_LAYERS = 1 << 10
+MOST_EXPERTS = 1 << 17  # of all layers together: each has weights of its own names
 _BLOCK_IN_NAME = re.compile(r"[-_]b(\d+)(?![a-z0-9])", re.IGNORECASE)
 
 
@@ -39,6 +41,17 @@ class MoEConfig:
         for name in ("num_experts", "num_experts_per_tok", "moe_intermediate_size", "n_group", "topk_group"):
             if getattr(self, name) < 1:
                 raise ModelError(f"config.json says {name} = {getattr(self, name)}; it must be at least 1.")
+        if self.num_shared_experts < 0:
+            raise ModelError(f"config.json says num_shared_experts = {self.num_shared_experts}; it must be 0 or more.")
+        if self.num_experts * max(len(self.sparse_layers), 1) > MOST_EXPERTS:
+            raise ModelError(
+                f"config.json says num_experts = {self.num_experts} in each of {len(self.sparse_layers)} layers; "
+                f"more than {MOST_EXPERTS} in all cannot be loaded."
+            )
+        if not self.routed_scaling_factor > 0:
+            raise ModelError(
+                f"config.json says routed_scaling_factor = {self.routed_scaling_factor}; it must be above 0."
+            )
         if self.score_function not in ("softmax", "sigmoid"):
             raise ModelError(f"score_function {self.score_function!r} is not supported; only softmax and sigmoid are.")
         if self.num_experts % self.n_group or self.topk_group > self.n_group:
@@ -56,22 +69,24 @@ class MoEConfig:
     @classmethod
     def from_dict(cls, raw: Mapping[str, Any], num_hidden_layers: int) -> MoEConfig | None:
         """From parsed JSON; None for a model without experts."""
-        if not raw.get("num_experts"):
+        if not optional_integer(raw, "num_experts"):
             return None
-        step = max(_int(_get(raw, "decoder_sparse_step", 1)), 1)
-        dense = {_int(index) for index in _kind(raw.get("mlp_only_layers") or [], list)}
-        dense |= set(range(_int(_get(raw, "first_k_dense_replace", 0))))
+        step = integer(raw, "decoder_sparse_step", 1)
+        if step < 1:
+            raise ModelError(f"config.json says decoder_sparse_step = {step}; it must be at least 1.")
+        dense, first = set(integers(raw, "mlp_only_layers")), integer(raw, "first_k_dense_replace", 0)
+        sparse = [i for i in range(num_hidden_layers) if i >= first and i not in dense and (i + 1) % step == 0]
         return cls(
-            num_experts=_int(raw["num_experts"]),
-            num_experts_per_tok=_int(_get(raw, "num_experts_per_tok", 1)),
-            moe_intermediate_size=_int(_get(raw, "moe_intermediate_size", raw["intermediate_size"])),
-            sparse_layers=tuple(i for i in range(num_hidden_layers) if i not in dense and (i + 1) % step == 0),
-            norm_topk_prob=_kind(_get(raw, "norm_topk_prob", True), bool),
-            score_function=_kind(_get(raw, "score_function", "softmax"), str),
-            n_group=_int(_get(raw, "n_group", 1)),
-            topk_group=_int(_get(raw, "topk_group", 1)),
-            routed_scaling_factor=float(_get(raw, "routed_scaling_factor", 1.0)),
-            num_shared_experts=_int(_get(raw, "num_shared_experts", 0)),
+            num_experts=integer(raw, "num_experts"),
+            num_experts_per_tok=integer(raw, "num_experts_per_tok", 1),
+            moe_intermediate_size=integer(raw, "moe_intermediate_size", raw["intermediate_size"]),
+            sparse_layers=tuple(sparse),
+            norm_topk_prob=truth(raw, "norm_topk_prob", True),
+            score_function=kind(raw, "score_function", str, "softmax"),
+            n_group=integer(raw, "n_group", 1),
+            topk_group=integer(raw, "topk_group", 1),
+            routed_scaling_factor=number(raw, "routed_scaling_factor", 1.0),
+            num_shared_experts=integer(raw, "num_shared_experts", 0),
         )
 
 
@@ -109,15 +124,11 @@ class ModelConfig:
         for name in _SIZES:
             if getattr(self, name) < 1:
                 raise ModelError(f"config.json says {name} = {getattr(self, name)}; it must be at least 1.")
-        if not (math.isfinite(self.rope_theta) and self.rope_theta > 0):
-            raise ModelError(f"config.json says rope_theta = {self.rope_theta}; it must be a number above 0.")
-        if not (math.isfinite(self.rms_norm_eps) and self.rms_norm_eps >= 0):
+        if self.rms_norm_eps < 0:
             raise ModelError(f"config.json says rms_norm_eps = {self.rms_norm_eps}; it must be a number of 0 or more.")
-        if self.max_position_embeddings > MOST_POSITIONS:
-            raise ModelError(
-                f"config.json says max_position_embeddings = {self.max_position_embeddings}; "
-                f"more than {MOST_POSITIONS} cannot be held."
-            )
+        for name, most in (("max_position_embeddings", MOST_POSITIONS), ("num_hidden_layers", MOST_LAYERS)):
+            if getattr(self, name) > most:
+                raise ModelError(f"config.json says {name} = {getattr(self, name)}; more than {most} cannot be held.")
         if self.num_attention_heads % self.num_key_value_heads:
             raise ModelError(
                 f"config.json has {self.num_attention_heads} attention heads and {self.num_key_value_heads} key/value "
@@ -157,8 +168,17 @@ class ModelConfig:
         )
 
     @classmethod
-    def from_folder(cls, folder: Path, name: str | None = None) -> ModelConfig:
+    def from_folder(
+        cls,
+        folder: Path,
+        name: str | None = None,
+        *,
+        mask_token_id: int | None = None,
+        block_length: int | None = None,
+    ) -> ModelConfig:
         """Reads `config.json` and, if present, `generation_config.json` from a checkpoint folder.
+
+        mask_token_id, block_length: the user's, which hold whatever the files say.
 
         Raises:
             ModelError: a file is missing or not JSON, a needed key is missing, or the model uses a feature that is
@@ -167,47 +187,75 @@ class ModelConfig:
         raw = read_json(folder / "config.json")
         path = folder / "generation_config.json"
         generation = read_json(path) if path.is_file() else {}
-        return cls.from_dict(raw, generation, name or folder.name)
+        own = given({"mask_token_id": mask_token_id, "block_size": block_length})
+        return cls.from_dict(raw, generation, name or folder.name, own)
 
     @classmethod
-    def from_dict(cls, raw: Mapping[str, Any], generation: Mapping[str, Any] = {}, name: str = "") -> ModelConfig:
-        """The same from parsed JSON; `name` is the checkpoint's name, for the block length it was trained for."""
-        raw = {**_CLASS_DEFAULTS.get(str(raw.get("model_type")), {}), **raw}
-        missing = [key for key in _REQUIRED if raw.get(key) is None]
-        if missing:
-            raise ModelError(f"config.json lacks {', '.join(missing)}; is this a block-diffusion language model?")
+    def from_dict(
+        cls,
+        raw: Mapping[str, Any],
+        generation: Mapping[str, Any] = {},
+        name: str = "",
+        own: Mapping[str, Any] = {},
+    ) -> ModelConfig:
+        """The same from parsed JSON.
+
+        name: the checkpoint's, for the block length it was trained for. own: values that go before those of the files.
+        """
         try:
-            _refuse_unsupported(raw)
-            heads, layers = _int(raw["num_attention_heads"]), _int(raw["num_hidden_layers"])
-            return cls(
-                model_type=_kind(raw["model_type"], str),
-                vocab_size=_int(raw["vocab_size"]),
-                hidden_size=_int(raw["hidden_size"]),
-                intermediate_size=_int(raw["intermediate_size"]),
+            trained = _trained_block_lengths(raw, name, "block_size" in own)
+            raw = {**_CLASS_DEFAULTS.get(str(raw.get("model_type")), {}), **given(raw), **own}
+            _refuse_missing(raw)
+            refuse_unsupported(raw)
+            heads, layers = integer(raw, "num_attention_heads"), integer(raw, "num_hidden_layers")
+            rope = Rope.from_dict(raw, _PARTIAL_FACTORS.get(str(raw["model_type"]), 1.0))
+            config = cls(
+                model_type=kind(raw, "model_type", str),
+                vocab_size=integer(raw, "vocab_size"),
+                hidden_size=integer(raw, "hidden_size"),
+                intermediate_size=integer(raw, "intermediate_size"),
                 num_hidden_layers=layers,
                 num_attention_heads=heads,
-                num_key_value_heads=_int(_get(raw, "num_key_value_heads", heads)),
-                head_dim=_int(_get(raw, "head_dim", _int(raw["hidden_size"]) // max(heads, 1))),
-                rms_norm_eps=float(_get(raw, "rms_norm_eps", 1e-6)),
-                rope_theta=_rope_theta(raw),
-                max_position_embeddings=_int(_get(raw, "max_position_embeddings", 32768)),
-                tie_word_embeddings=_kind(_get(raw, "tie_word_embeddings", False), bool),
-                attention_bias=_kind(_get(raw, "attention_bias", False), bool),
-                block_length=_optional_int(raw, "block_size", "block_length"),
-                mask_token_id=_optional_int(raw, "mask_token_id"),
-                stop_token_ids=_stop_ids(generation, raw),
+                num_key_value_heads=integer(raw, "num_key_value_heads", heads),
+                head_dim=integer(raw, "head_dim", integer(raw, "hidden_size") // max(heads, 1)),
+                rms_norm_eps=number(raw, "rms_norm_eps", 1e-6),
+                rope_theta=rope.theta,
+                max_position_embeddings=integer(raw, "max_position_embeddings", 32768),
+                tie_word_embeddings=truth(raw, "tie_word_embeddings"),
+                attention_bias=truth(raw, "attention_bias"),
+                block_length=optional_integer(raw, "block_size", "block_length"),
+                mask_token_id=optional_integer(raw, "mask_token_id"),
                 torch_dtype=_dtype_name(raw),
-                trained_block_lengths=_trained_block_lengths(raw, name),
-                partial_rotary_factor=float(_get(_rope(raw) | raw, "partial_rotary_factor", 1.0)),
-                moe=MoEConfig.from_dict(raw, layers),
+                trained_block_lengths=trained,
+                partial_rotary_factor=rope.partial_factor,
             )
+            config = replace(config, moe=MoEConfig.from_dict(raw, layers))
+            own_stop = _stop_ids(raw, "config.json")
         except (TypeError, ValueError, OverflowError) as error:
             raise ModelError(f"config.json holds a value of the wrong kind: {error}.") from error
+        try:
+            stop = _stop_ids(generation, "generation_config.json")
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ModelError(f"generation_config.json holds a value of the wrong kind: {error}.") from error
+        return replace(config, stop_token_ids=tuple(dict.fromkeys((*stop, *own_stop))))
 
 
 # What a model type's own code assumes where config.json is silent.
 _CLASS_DEFAULTS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
-    {"llada2_moe": {"partial_rotary_factor": 0.5, "score_function": "sigmoid"}}
+    {
+        "llada2_moe": {
+            "score_function": "sigmoid",
+            "n_group": 8,
+            "topk_group": 4,
+            "routed_scaling_factor": 2.5,
+        }
+    }
+)
+_PARTIAL_FACTORS = MappingProxyType({"llada2_moe": 0.5})
+# Of models with experts: without them another model would come out.
+_ROUTING = ("num_experts", "num_experts_per_tok", "moe_intermediate_size")
+_NEEDED: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {"sdar_moe": (*_ROUTING, "norm_topk_prob"), "llada2_moe": _ROUTING}
 )
 _REQUIRED = (
     "model_type",
@@ -220,69 +268,18 @@ _REQUIRED = (
 _SIZES = (*_REQUIRED[1:], "num_key_value_heads", "head_dim", "max_position_embeddings")
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object from a file, or a ModelError that names the file."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
-    except FileNotFoundError as error:
-        raise ModelError(f"{path} does not exist; the checkpoint folder is incomplete.") from error
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{path} cannot be read as JSON: {error}.") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{path} does not hold a JSON object.")
-    return value
+def _refuse_missing(raw: Mapping[str, Any]) -> None:
+    missing = [key for key in (*_REQUIRED, *_NEEDED.get(str(raw.get("model_type")), ())) if key not in raw]
+    if missing:
+        raise ModelError(f"config.json lacks {', '.join(missing)}; is this a block-diffusion language model?")
 
 
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
-
-
-def _int(value: Any) -> int:
-    """A whole number; 2.7 layers are a mistake, not two."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != int(value):
-        raise ValueError(f"{value!r} is not a whole number")
-    return int(value)
-
-
-def _kind(value: Any, kind: type) -> Any:
-    if not isinstance(value, kind):
-        raise TypeError(f"{value!r} is not a {kind.__name__}")
-    return value
-
-
-def _get(raw: Mapping[str, Any], key: str, default: Any) -> Any:
-    value = raw.get(key)
-    return default if value is None else value
-
-
-def _optional_int(raw: Mapping[str, Any], *keys: str) -> int | None:
-    for key in keys:
-        if raw.get(key) is not None:
-            return _int(raw[key])
-    return None
-
-
-def _rope(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """The rotary parameters, wherever this version of transformers wrote them."""
-    merged: dict[str, Any] = {}
-    for key in ("rope_scaling", "rope_parameters"):
-        if isinstance(raw.get(key), dict):
-            merged |= raw[key]
-    return merged
-
-
-def _rope_theta(raw: Mapping[str, Any]) -> float:
-    top = raw.get("rope_theta")
-    return float(_get(_rope(raw), "rope_theta", 10000.0) if top is None else top)
-
-
-def _stop_ids(*sources: Mapping[str, Any]) -> tuple[int, ...]:
-    """All stop ids, in the order found and without repeats: checkpoints list several, in either file."""
-    found: list[int] = []
-    for source in sources:
-        ids = source.get("eos_token_id")
-        found += [] if ids is None else [_int(i) for i in (ids if isinstance(ids, list) else [ids])]
-    return tuple(dict.fromkeys(found))
+def _stop_ids(raw: Mapping[str, Any], file: str) -> list[int]:
+    """Stop ids in the order found: checkpoints list several."""
+    found = integers(raw, "eos_token_id")
+    if any(token < 0 for token in found):
+        raise ModelError(f"{file} says eos_token_id = {raw['eos_token_id']}; token ids are 0 or more.")
+    return found
 
 
 def _dtype_name(raw: Mapping[str, Any]) -> str | None:
@@ -290,28 +287,34 @@ def _dtype_name(raw: Mapping[str, Any]) -> str | None:
     return None if name is None else str(name).removeprefix("torch.")
 
 
-def _trained_block_lengths(raw: Mapping[str, Any], name: str) -> tuple[int, ...]:
+def _trained_block_lengths(raw: Mapping[str, Any], name: str, overridden: bool) -> tuple[int, ...]:
     match = _BLOCK_IN_NAME.search(name)
-    hint = int(match.group(1)) if match else _optional_int(raw, "block_size", "block_length")
-    return () if hint is None else (hint,)
+    hint = int(match.group(1)) if match else optional_integer(raw, "block_size", "block_length")
+    return () if hint is None or (overridden and hint < 1) else (hint,)
 
 
-def _refuse_unsupported(raw: Mapping[str, Any]) -> None:
-    rope = _rope(raw)
-    kind = rope.get("rope_type") or rope.get("type") or "default"
-    if kind not in ("default", "none"):
-        raise ModelError(f"rope_scaling of type {kind!r} is not supported; remove it from config.json to run unscaled.")
-    layers = _kind(raw.get("layer_types") or [], list)
-    if "sliding_attention" in layers or (raw.get("use_sliding_window") and raw.get("sliding_window")):
-        raise ModelError(
-            f"sliding-window attention ({raw.get('sliding_window')} tokens) is not supported; "
-            "set use_sliding_window to false in config.json if the model does not need it."
-        )
-    if raw.get("use_qk_norm") is False or raw.get("norm_head"):
+def refuse_unsupported(raw: Mapping[str, Any]) -> None:
+    """Raises: ModelError for what the layers do not do; ValueError, TypeError."""
+    window = raw.get("sliding_window") if truth(raw, "use_sliding_window") else None
+    refuse_windows(kind(raw, "layer_types", list, []), window)
+    if not truth(raw, "use_qk_norm", True) or truth(raw, "norm_head"):
         raise ModelError(
             "config.json says use_qk_norm = false or norm_head = true; only models with normed queries and keys "
             "and a plain head are supported."
         )
-    activation = raw.get("hidden_act") or "silu"
+    activation = kind(raw, "hidden_act", str, "silu")
     if activation != "silu":
         raise ModelError(f"hidden_act {activation!r} is not supported; only 'silu' (SwiGLU) is.")
+
+
+def refuse_windows(layer_types: Iterable[Any], window: Any) -> None:
+    """Raises: ModelError for layers that see only part of the text. window: tokens that all layers see, if not all."""
+    other = next((one for one in layer_types if one != "full_attention"), None)
+    if other is not None:
+        window_too = " (sliding-window attention)" if other == "sliding_attention" else ""
+        raise ModelError(f"layers of type {other!r}{window_too} are not supported; only models of full attention are.")
+    if window:
+        raise ModelError(
+            f"sliding-window attention ({window} tokens) is not supported; "
+            "set use_sliding_window to false in the configuration if the model does not need it."
+        )

@@ -16,7 +16,7 @@ from torch import Tensor
 from simsd.errors import ModelError
 from simsd.models import registry
 from simsd.models.cache import KVCache
-from simsd.models.config import ModelConfig
+from simsd.models.config import ModelConfig, refuse_windows
 from simsd.models.loader import LoadedModel
 from simsd.models.probe import check
 from simsd.models.protocol import Model
@@ -151,8 +151,7 @@ def _config(
 ) -> ModelConfig:
     """What the engine needs to know, from the module's own configuration."""
     text = model.text
-    if "sliding_attention" in (getattr(text, "layer_types", None) or ()):
-        raise ModelError(f"{text.model_type} has sliding-window layers; only models of full attention are supported.")
+    refuse_windows(getattr(text, "layer_types", None) or (), _window(text))
     known = registry.FAMILIES.get(text.model_type)
     blocks = (block_length, *(getattr(text, key, None) for key in ("block_size", "block_length", "bd_size")))
     masks = (mask_token_id, getattr(text, "mask_token_id", None), getattr(tokenizer, "mask_token_id", None))
@@ -177,6 +176,14 @@ def _config(
         mask_token_id=mask,
         stop_token_ids=tuple(dict.fromkeys(i for ids in eos if ids is not None for i in _listed(ids))),
     )
+
+
+def _window(text: Any) -> int | None:
+    """Tokens that each row sees, where these are fewer than a text may have. Of models with a switch for it (Qwen's)
+    that decides; of others (Mistral's, Phi's) the number alone."""
+    window = getattr(text, "sliding_window", None)
+    active = window is not None and getattr(text, "use_sliding_window", True)
+    return window if active and window < text.max_position_embeddings else None
 
 
 def _listed(ids: int | list[int]) -> list[int]:

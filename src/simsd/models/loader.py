@@ -151,10 +151,11 @@ def read_config(
     Raises: ModelError.
     """
     name = str(model)
-    config = ModelConfig.from_folder(folder, name=Path(name).name)
+    own: dict[str, Any] = {"mask_token_id": mask_token_id, "block_length": block_length}
+    config = ModelConfig.from_folder(folder, Path(name).name, **own)
     if name in EMBEDDED:
         config = replace(config, trained_block_lengths=_EMBEDDED_BLOCK_LENGTHS)
-    return registry.with_defaults(config.override(mask_token_id=mask_token_id, block_length=block_length))
+    return registry.with_defaults(config)
 
 
 def resolve(model: str | Path, *, weights: bool = True) -> Path:
@@ -261,14 +262,23 @@ def check_pair(target: LoadedModel[Any], draft: LoadedModel[Any]) -> None:
     Raises:
         PairError: they differ in vocabulary size, MASK id or tokenizer; the message gives both values.
     """
-    pairs = (
-        ("vocabulary sizes", target.config.vocab_size, draft.config.vocab_size),
-        ("MASK ids", target.config.mask_token_id, draft.config.mask_token_id),
-        ("tokenizers", target.tokenizer.fingerprint, draft.tokenizer.fingerprint),
-    )
-    for what, ours, theirs in pairs:
-        if ours != theirs:
-            raise PairError(
-                f"draft model {draft.name} cannot draft for {target.name}: their {what} differ ({theirs} and {ours}); "
-                "use a draft model of the same family."
-            )
+    check_configs((target.name, target.config), (draft.name, draft.config))
+    _same(target.name, draft.name, "tokenizers", target.tokenizer.fingerprint, draft.tokenizer.fingerprint)
+
+
+def check_configs(target: tuple[str, ModelConfig], draft: tuple[str, ModelConfig]) -> None:
+    """What configurations alone tell of that, each with its model's name.
+
+    Raises: PairError, as `check_pair`.
+    """
+    (ours, own), (theirs, other) = target, draft
+    _same(ours, theirs, "vocabulary sizes", own.vocab_size, other.vocab_size)
+    _same(ours, theirs, "MASK ids", own.mask_token_id, other.mask_token_id)
+
+
+def _same(target: str, draft: str, what: str, ours: Any, theirs: Any) -> None:
+    if ours != theirs:
+        raise PairError(
+            f"draft model {draft} cannot draft for {target}: their {what} differ ({theirs} and {ours}); "
+            "use a draft model of the same family."
+        )

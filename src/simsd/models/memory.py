@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from simsd.errors import ModelError
 from simsd.models import registry
 from simsd.models.attention import MOST_SCORES
-from simsd.models.available import free_bytes
 from simsd.models.config import ModelConfig
 from simsd.models.linear import can_pack
 from simsd.models.loader import pick_device, pick_dtype, rank_devices, read_config, resolve
@@ -24,6 +22,7 @@ from simsd.models.shard import Shard, check_split, count
 
 GIB = 1 << 30
 PREFILL_ROWS = 512  # as many query tokens at once, `engine.runner` says
+MEASURED_ROWS = 256  # the most that `engine.costs` times
 LEAST_TOKENS = 256  # of one sequence, without which nothing can be decoded
 
 
@@ -166,6 +165,17 @@ _WORDS = {
 }
 
 
+def largest_bytes(model: Placed) -> int:
+    """The layer that stands twice for a moment while it is packed or rounded to int8; 0 where none is. Of one rank."""
+    if not (model.int8 or can_pack(model.device.type, model.dtype)):
+        return 0
+    sizes = [0]
+    for name, shape in _own_shapes(model.config, model.shard).items():
+        if _part(name) in ("attention", "mlp", "head"):
+            sizes.append(math.prod(shape) * (2 if "up_proj" in name else 1))  # gate and up are one layer
+    return max(sizes) * model.dtype.itemsize
+
+
 # ---------------------------------------------------------------------- what grows with the text
 def cache_bytes(model: Placed, sequences: int, tokens: int) -> int:
     """Keys and values of so many sequences with so many tokens each; of one rank."""
@@ -174,20 +184,32 @@ def cache_bytes(model: Placed, sequences: int, tokens: int) -> int:
 
 
 def verify_rows(block_length: int) -> int:
-    """Query tokens of a sequence in a round, as a rule: of two blocks, a copy for every step."""
+    """Query tokens of a sequence in a round that drafts far: of two blocks, a copy for every step."""
     return max(64, min(2 * block_length**2, 4096))
 
 
-def working_bytes(model: Placed, sequences: int, tokens: int) -> int:
+def working_bytes(model: Placed, sequences: int, tokens: int, rows: int | None = None) -> int:
     """What a forward takes besides weights and cache, at its largest: a prefill of one sequence, or a verification of
-    all of them with `verify_rows` each. Drawing tokens at a temperature is counted in. Of all ranks on the device.
+    all of them. Drawing tokens at a temperature is counted in. Of all ranks on the device.
+
+    rows: query tokens of each sequence, such as `verify_rows`; None: one block, which ordinary decoding asks for.
     """
-    rows = min(verify_rows(model.config.block_length or 1), tokens)
-    verify = sequences * rows
-    copies = 1 if len(model.devices) == 1 else 2  # rank 0 gathers the ranks' shares
-    logits = verify * model.config.vocab_size * (_DRAWING + model.dtype.itemsize * copies)
+    block = model.config.block_length or 1
+    verify = sequences * min(block if rows is None else rows, tokens)
+    logits = verify * model.config.vocab_size * (_DRAWING + model.dtype.itemsize * _copies(model))
     layers = max(_layer_bytes(model, queries, tokens) for queries in (min(PREFILL_ROWS, tokens), verify))
     return max(layers * model.devices.count(model.device), logits)
+
+
+def measuring_bytes(model: Placed, tokens: int) -> int:
+    """The logits of the largest forward that is timed to find out how far drafting pays."""
+    rows = min(MEASURED_ROWS, tokens)
+    wider = 4 if model.dtype.itemsize < 4 else 0  # in float32, too
+    return rows * model.config.vocab_size * (model.dtype.itemsize * _copies(model) + wider)
+
+
+def _copies(model: Placed) -> int:
+    return 1 if len(model.devices) == 1 else 2  # rank 0 gathers the ranks' shares
 
 
 _DRAWING = 36  # bytes a logit: itself, the keyed noise as it is made, and what is sorted out of both
@@ -204,51 +226,3 @@ def _layer_bytes(model: Placed, queries: int, tokens: int) -> int:
     if c.moe is not None:
         inner = max(inner, c.moe.num_experts_per_tok * (c.moe.moe_intermediate_size + c.hidden_size))
     return mask + max(attention, queries * 4 * (inner + c.hidden_size) * size)
-
-
-# ---------------------------------------------------------------------- whether it fits
-def check_fits(models: Sequence[Placed], sequences: int = 1, tokens: int | None = None) -> None:
-    """Refuses models that cannot be held together with a cache of so many sequences and tokens.
-
-    tokens: None asks for the least that is of any use.
-
-    Raises: ModelError, for the first device that is too small.
-    """
-    for device, needed in needed_bytes(models, sequences, tokens).items():
-        here, free = [model for model in models if device in model.devices], free_bytes(device)
-        if needed > free:
-            names = " and ".join(model.name for model in here)
-            raise ModelError(
-                f"{names} need{'s' if len(here) == 1 else ''} {gib(needed)}, but {gib(free)} are free on {device}; "
-                f"use {_advice(here, sequences, tokens)}."
-            )
-
-
-def needed_bytes(models: Sequence[Placed], sequences: int, tokens: int | None) -> dict[torch.device, int]:
-    """Weights, cache and working memory on each device, where models take turns at working."""
-    held: Counter[torch.device] = Counter()
-    working: Counter[torch.device] = Counter()
-    for model in models:
-        each = min(tokens or LEAST_TOKENS, model.config.max_position_embeddings)
-        for device in model.devices:
-            held[device] += model.weight_bytes + cache_bytes(model, sequences, each)
-            working[device] = max(working[device], working_bytes(model, sequences, each))
-    return {device: held[device] + working[device] for device in held}
-
-
-def gib(size: int) -> str:
-    """So many bytes in words."""
-    return f"{size / GIB:.1f} GiB" if size >= GIB else f"{size / (1 << 20):.1f} MiB"
-
-
-def _advice(models: Sequence[Placed], sequences: int, tokens: int | None) -> str:
-    ways = []
-    if any(model.dtype.itemsize > 2 for model in models):
-        ways.append("dtype='bfloat16'")
-    if not all(model.int8 for model in models):
-        ways.append("quantize='int8'")
-    if tokens is not None:
-        ways.append("a smaller max_model_len")
-    if sequences > 1:
-        ways.append("a smaller max_num_seqs")
-    return " or ".join((", ".join([*ways, "a smaller model"])).rsplit(", ", 1))

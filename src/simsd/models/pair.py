@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from simsd.errors import ConfigError
-from simsd.models.loader import Load, LoadedModel, check_pair
+from simsd.models.fit import check_fits
+from simsd.models.loader import Load, LoadedModel, check_configs, check_pair
 from simsd.models.loader import load as load_whole
-from simsd.models.memory import Placed, check_fits, place
+from simsd.models.memory import Placed, place
 from simsd.models.protocol import Model
 
 QUANTIZE = ("none", "int8-draft", "int8")  # nothing, the draft model, both models
@@ -55,7 +56,8 @@ def open_pair(
     if (dtype, device) != ("auto", "auto") and not any(isinstance(source, str | Path) for source in loads):
         raise ConfigError(f"dtype {dtype!r} and device {device!r} are for checkpoints; move the module itself instead")
     placing: dict[str, Any] = {"dtype": dtype, "device": device, "draft_device": draft_device, "quantize": quantize}
-    placed = placements(model, draft_model, tensor_parallel_size=tensor_parallel_size, **placing)
+    own: dict[str, Any] = {"mask_token_id": mask_token_id, "block_length": block_length}
+    placed = placements(model, draft_model, tensor_parallel_size=tensor_parallel_size, **placing, **own)
     if check_memory:
         check_fits(placed, tokens=max_model_len)
     target_at, draft_at = _settings(**placing)
@@ -90,17 +92,28 @@ def placements(
     draft_device: str | None = None,
     quantize: str = "none",
     tensor_parallel_size: int = 1,
+    block_length: int | None = None,
+    mask_token_id: int | None = None,
 ) -> list[Placed]:
     """How the checkpoints among the two would be loaded; arguments as of `open_pair`.
 
-    Raises: ModelError, ConfigError.
+    Raises: ModelError, PairError, ConfigError.
     """
     model, draft_model = _with_embedded(model, draft_model)
     _check_placement(model, draft_model, draft_device, quantize)
     if tensor_parallel_size > 1:
         _check_parallel(model, draft_model, draft_device, tensor_parallel_size)
     pairs = zip((model, draft_model), _settings(dtype, device, draft_device, quantize), strict=True)
-    return [place(source, ranks=tensor_parallel_size, **at) for source, at in pairs if isinstance(source, str | Path)]
+    sizes: dict[str, Any] = {"mask_token_id": mask_token_id, "block_length": block_length}
+    placed: list[Placed] = []
+    for source, at in pairs:
+        if isinstance(source, str | Path):
+            placed.append(place(source, ranks=tensor_parallel_size, **at, **sizes))
+            sizes["block_length"] = placed[0].config.block_length  # a draft model takes the target's
+    if len(placed) == 2:
+        target, draft = ((one.name, one.config) for one in placed)
+        check_configs(target, draft)
+    return placed
 
 
 def _with_embedded(model: Source | None, draft_model: Source | None) -> tuple[Source, Source | None]:

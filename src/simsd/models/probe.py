@@ -25,6 +25,10 @@ def check(model: Model, module: Any, name: str) -> None:
     try:
         reason = _reason(model, module)
     except Exception as error:  # foreign code: it may raise anything
+        if model.dtype == torch.float64 and "double" in str(error).lower():
+            raise ModelError(
+                f"{name} cannot be run in float64 ({type(error).__name__}: {error}); load it in float32 or bfloat16."
+            ) from error
         raise ModelError(
             f"{name} cannot be run with a 4-D mask, position ids and a cache ({type(error).__name__}: {error}); "
             "load it with attn_implementation='sdpa', if it has that."

@@ -16,7 +16,7 @@ from typing import Any
 import tokenizers
 
 from simsd.errors import ModelError, PromptError
-from simsd.models.config import read_json
+from simsd.models.values import read_json
 
 _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token", "mask_token")
 

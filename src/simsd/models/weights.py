@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from simsd.errors import ModelError
-from simsd.models.config import read_json
+from simsd.models.values import read_json
 
 _SHOWN = 6  # names listed in an error message
 
@@ -46,14 +46,22 @@ class WeightFiles:
         self._files: dict[str, safe_open] = {}  # by weight name
         self.shapes: dict[str, tuple[int, ...]] = {}
         self._stored: dict[str, str] = {}
-        for path in _weight_paths(folder):
-            self._open(path)
+        for path, names in _weight_paths(folder).items():
+            held = self._open(path)
+            lacking = sorted(names - held)
+            if lacking:
+                raise ModelError(
+                    f"{path} lacks {len(lacking)} weights that the index says it holds: {_some(lacking)}; "
+                    "download it again."
+                )
 
-    def _open(self, path: Path) -> None:
+    def _open(self, path: Path) -> set[str]:
+        """Takes up a file; returns the names of its weights."""
         try:
             # `safe_open` maps the file: nothing is read until a tensor is asked for.
             file = safe_open(path, framework="pt", device="cpu")
-            for name in file.keys():  # noqa: SIM118 (not a dict)
+            names = list(file.keys())
+            for name in names:
                 part = file.get_slice(name)
                 self._files[name] = file
                 self.shapes[name] = tuple(part.get_shape())
@@ -63,6 +71,7 @@ class WeightFiles:
                         f"{path} holds {name} as {self._stored[name]}; "
                         f"only {', '.join(_WIDTH)} weights can be loaded, so convert or dequantise it first."
                     )
+            return set(names)
         except FileNotFoundError as error:
             raise ModelError(f"{path} does not exist, though the index lists it; download it again.") from error
         except (SafetensorError, OSError) as error:
@@ -118,21 +127,33 @@ class WeightFiles:
 _WIDTH = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 
 
-def _weight_paths(folder: Path) -> list[Path]:
+def _weight_paths(folder: Path) -> dict[Path, set[str]]:
+    """The files that hold weights, each with the names that the index says it holds."""
     index = folder / "model.safetensors.index.json"
     if index.is_file():
         named = read_json(index).get("weight_map")
-        names = list(named.values()) if isinstance(named, dict) else []
-        if not names or not all(isinstance(name, str) for name in names):
+        if not isinstance(named, dict) or not named or not all(isinstance(file, str) for file in named.values()):
             raise ModelError(f"{index} has no weight_map from weight names to file names; download it again.")
-        return [folder / name for name in dict.fromkeys(names)]
+        paths: dict[Path, set[str]] = {}
+        for name, file in named.items():
+            paths.setdefault(folder / _inside(file, index), set()).add(name)
+        return paths
     single = folder / "model.safetensors"
     if single.is_file():
-        return [single]
+        return {single: set()}
     raise ModelError(
         f"{folder} has neither model.safetensors nor model.safetensors.index.json; "
         "only safetensors checkpoints can be loaded."
     )
+
+
+def _inside(file: str, index: Path) -> str:
+    """The name of a file that can only lie in the checkpoint's folder."""
+    path = PurePosixPath(file)
+    plain = file.isprintable() and "\\" not in file  # half a character, say, or another system's separator
+    if not plain or path.is_absolute() or ".." in path.parts or path.name == "":
+        raise ModelError(f"{index} names {file!r}, which is no file of its folder; download it again.")
+    return file
 
 
 def _numel(shape: tuple[int, ...]) -> int:
