@@ -90,7 +90,7 @@ def world(auto: Auto, table: CostTable, draft: float, value: float, rounds: int 
         walked = [sum(value**i for i in range(4 * w, min(4 * w + 4, count))) for w in range(max(blocks, 1))]
         rows = 4 * (count + max(blocks - 1, 0))
         spent = table(rows) + draft * blocks
-        auto.observe(Choice(True, blocks, walked if blocks else []), 1, rows, spent, walked, sum(walked))
+        auto.observe(Choice(True, blocks, walked if blocks else []), 1, rows, spent, walked)
         tokens, seconds = tokens + sum(walked), seconds + spent
         chosen.append(blocks)
     return tokens / seconds, chosen
@@ -151,3 +151,59 @@ def test_what_was_given_up_is_tried_again():
     world(auto, STEEP, 0.004, 0.05, 100)
     _, chosen = world(auto, FLAT, 0.0, 0.9, 200)  # drafts have become good, and the costs are as they were measured
     assert sum(blocks > 0 for blocks in chosen) >= 4
+
+
+class Rough(Auto):
+    """Each window makes a bad first impression, and some rounds take much longer than others."""
+
+    def __init__(self, table: CostTable) -> None:
+        super().__init__(lambda: table, 4)
+        self.chance = random.Random(0)
+        self.met: set[int] = set()
+
+    def observe(self, choice: Choice, sequences: int, rows: int, seconds: float, visited: Many[float]) -> None:
+        slow = 1.0 if choice.blocks in self.met else 6.0
+        self.met.add(choice.blocks)
+        slow *= 3.0 if self.chance.random() < 0.05 else self.chance.uniform(0.9, 1.1)
+        super().observe(choice, sequences, rows, slow * seconds, visited)
+
+
+def walks(auto: Auto, table: CostTable, draft: float, value: float, hope: float, rounds: int) -> float:
+    """States a second where a walk goes on to the next state by chance, and the draft hopes for more than comes; the
+    first block is known already, so that a window of one gains nothing."""
+    chance = random.Random(1)
+    visits = seconds = 0.0
+    for _ in range(rounds):
+        blocks = auto.blocks(1, True)
+        promise = [1.0, *([0.01] * 3), *(hope ** (i + 1) for i in range(4 * (blocks - 1)))] if blocks else [1.0]
+        order = sorted(range(len(promise)), key=lambda i: -promise[i])
+        ranked = [promise[i] for i in order]
+        count = auto.choose(ranked, 1, True, blocks) if blocks else 1
+        if blocks:
+            auto.learn(1, True, [sorted(promise[: 4 * n], reverse=True) for n in range(1, blocks + 1)])
+        kept = {i for i in order[:count] if i > 3}
+        walk = 0
+        while walk + 4 in kept and chance.random() < value:
+            walk += 1
+        walked = [1, *(min(max(walk - 4 * w, 0), 4) for w in range(blocks - 1))]
+        hoped = [1.0, *(sum(promise[i] for i in kept if i // 4 == w) for w in range(1, blocks))] if blocks else []
+        rows = 4 * (count + max(blocks - 1, 0))
+        spent = table(rows) + draft * blocks
+        auto.observe(Choice(True, blocks, hoped), 1, rows, spent, walked)
+        visits, seconds = visits + sum(walked), seconds + spent
+    return visits / seconds
+
+
+@pytest.mark.parametrize(("value", "hope"), [(0.3, 0.9), (0.7, 0.95), (0.95, 0.95)])
+@pytest.mark.parametrize("draft", [0.1, 0.5])
+@pytest.mark.parametrize("slope", [0.005, 0.05])
+def test_first_impressions_vain_hopes_and_a_worse_window_in_between_do_not_last(slope, draft, value, hope):
+    table = CostTable((4, 256), (1.0, 1.0 + 252 * slope))
+    auto = Rough(table)
+    walks(auto, table, draft, value, hope, 800)
+    fixed = [
+        walks(Fixed(table, window, count), table, draft, value, hope, 2000)
+        for window in (0, 2, 3)
+        for count in range(1, 1 + 4 * max(window - 1, 0) + 1)
+    ]
+    assert walks(auto, table, draft, value, hope, 3000) >= 0.95 * max(fixed)

@@ -1,14 +1,15 @@
-"""How far to draft, and how many states to verify: what promises the most tokens a second (method section 6).
+"""How far to draft, and how many states to verify: what promises the fastest decoding (method section 6).
 
-Of the exact method alone, whose text depends on neither. A round over a set of states S brings, in expectation,
+Of the exact method alone, whose text depends on neither: it walks by the states of ordinary decoding, whatever is
+drafted, and each state that it comes by is a forward saved. A round over a set of states S comes by
 
-    r (sum of c v(s) over S)  tokens in  T(query tokens of S) + overhead  seconds,
+    sum of c v(s) over S  states in  T(query tokens of S) + overhead  seconds,
 
-where v(s) is the draft's own probability that the walk comes by s (`core.likelihood`), c what such promises were worth
-so far in that block of the window (1 for the state at hand), r the tokens that a visited state reveals, T the measured
-cost of a forward, and the overhead that of drafting, layout and acceptance. Decoding as a whole is fastest where each
-round maximises tokens - pace * seconds, the pace being the tokens a second that the rounds come to (Dinkelbach 1967).
-Ordinary decoding is a window of no block.
+in expectation, where v(s) is the draft's own probability of a visit (`core.likelihood`), c what such promises were
+worth so far in that block of the window (1 for the state at hand), T the measured cost of a forward, and the overhead
+that of drafting, layout and acceptance. A window that has been run often enough counts by what it came to. Decoding as
+a whole is fastest where each round maximises visits - pace * seconds, the pace being the visits a second that the
+rounds come to (Dinkelbach 1967). Ordinary decoding is a window of no block, and comes by one state.
 """
 
 from __future__ import annotations
@@ -25,9 +26,12 @@ from simsd.engine.costs import CostTable
 
 MOST_BLOCKS = 3
 FIRST = (1, 1, 0)  # windows of the first rounds: without an ordinary one its overhead would be a guess
-PROBE = 64  # rounds after which a longer window, or any where drafting seemed not to pay, is tried again at soonest
-CURIOSITY = 0.01  # share of the tokens that such trials may cost
+PROBE = 64  # rounds after which a window that seems worse is tried again at soonest
+CURIOSITY = 0.004  # share of the time that such trials of a window may cost
+SURE = 3  # rounds with a window after which its own overhead is believed
+ENOUGH = 8  # rounds after which a window counts by what it came to, not by what was promised
 MEMORY = 0.96  # of a running sum, a round
+LONG_MEMORY = 0.99  # of what a window came to
 RECENT = 15  # rounds whose median is the overhead
 LEAST = 0.01  # states that are less likely never pay
 
@@ -36,12 +40,13 @@ LEAST = 0.01  # states that are less likely never pay
 class Running:
     """A ratio of two decaying sums."""
 
-    above: float
-    below: float
+    above: float = 0.0
+    below: float = 0.0
+    memory: float = MEMORY
 
     def add(self, above: float, below: float) -> None:
-        self.above = MEMORY * self.above + above
-        self.below = MEMORY * self.below + below
+        self.above = self.memory * self.above + above
+        self.below = self.memory * self.below + below
 
     @property
     def value(self) -> float:
@@ -71,28 +76,44 @@ class Foreseen:
 
 @dataclass
 class Window:
-    """What is known of a window of some blocks: means over the rounds that drafted so far or further.
+    """What is known of a window of some blocks.
 
-    states: how many states of a sequence paid; visits: what these promised; seen: in how many rounds; tried: the newest
-    of them. overhead: seconds beside the target's forward, median of the newest rounds with just this window.
+    By promises, means over the `seen` rounds that drafted so far or further: states: how many of a sequence paid;
+    visits: what these promised.
+    By the `times` that just this window was run, the last one in round `ran`: visited, rows: of a sequence, a round;
+    overhead: seconds beside the target's forward, the median of the newest rounds.
     """
 
     states: float = 1.0
     visits: float = 1.0
     seen: int = 0
-    tried: int | None = None
+    times: int = 0
+    ran: int = 0
+    visited: Running = field(default_factory=lambda: Running(memory=LONG_MEMORY))
+    rows: Running = field(default_factory=lambda: Running(memory=LONG_MEMORY))
     overhead: float | None = None
     _overheads: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
 
-    def learn(self, states: int, visits: float) -> None:
+    def promise(self, states: int, visits: float) -> None:
         self.seen += 1
         new = max(1 / self.seen, 1 - MEMORY)
         self.states += new * (states - self.states)
         self.visits += new * (visits - self.visits)
 
-    def spent(self, seconds: float) -> None:
-        self._overheads.append(max(seconds, 0.0))
-        self.overhead = statistics.median(self._overheads)
+    def run(self, now: int, visited: float, rows: float, overhead: float) -> None:
+        self.times += 1
+        self.ran = now
+        self.visited.add(visited, 1.0)
+        self.rows.add(rows, 1.0)
+        self._overheads.append(max(overhead, 0.0))
+        self.overhead = statistics.median_low(self._overheads)
+
+    def expected(self, blocks: int, block_length: int) -> tuple[float, float]:
+        """Visits and rows of a sequence in the next round with it."""
+        rows = (self.states + max(blocks - 1, 0)) * block_length
+        known = min(self.times / ENOUGH, 1.0)
+        visits = self.visits + known * (self.visited.value - self.visits)
+        return visits, rows + known * (self.rows.value - rows)
 
 
 class Auto:
@@ -106,9 +127,8 @@ class Auto:
         self._costs = costs
         self._table: CostTable | None = None
         self.block_length = block_length
-        self.reveals = Running(1.0, 1.0)
         self.worth = [Running(1.0, 1.0) for _ in range(MOST_BLOCKS)]
-        self.pace = Running(0.0, 0.0)
+        self.pace = Running()
         self.windows = {(fresh, n): Window() for fresh in (False, True) for n in range(MOST_BLOCKS + 1)}
         self.rounds = 0
 
@@ -128,19 +148,16 @@ class Auto:
         self.rounds += 1
         if self.rounds <= len(FIRST):
             return FIRST[self.rounds - 1]
-        gains = {
-            n: self._gain(window.states, window.visits, sequences, fresh, n)
-            for (when, n), window in self.windows.items()
-            if when == fresh and (window.seen or n == 0)
-        }
-        best = max(gains, key=lambda n: gains[n])
-        longer = min(best + 1, MOST_BLOCKS)
-        tried = self.windows[fresh, longer].tried
-        if tried is None:
-            return longer
-        usual = self.reveals.value * self.windows[fresh, best].visits
-        wait = (gains[best] - gains[longer]) / (CURIOSITY * usual)  # the more a trial costs, the more rarely
-        return longer if self.rounds - tried >= max(PROBE, wait) else best
+        gains = {n: self._outlook(sequences, fresh, n) for n in range(MOST_BLOCKS + 1)}
+        known = [n for n in gains if n == 0 or self.windows[fresh, n].seen]
+        best = max(known, key=lambda n: gains[n])
+        usual, _ = self.windows[fresh, best].expected(best, self.block_length)
+        for n in gains:
+            loss = gains[best] - gains[n]
+            wait = max(PROBE, loss / (CURIOSITY * usual))  # the more a trial costs, the more rarely
+            if (n not in known and loss < 0) or (n != best and self.rounds - self.windows[fresh, n].ran >= wait):
+                return n
+        return best
 
     def choose(self, promise: Sequence[float], sequences: int, fresh: bool, blocks: int) -> int:
         """How many of the states to verify. promise: probability of a visit of a sequence's likeliest 1st, 2nd, 3rd ...
@@ -151,7 +168,7 @@ class Auto:
             if value < LEAST and count > 1:
                 break
             total += value
-            gain = self._gain(count, total, sequences, fresh, blocks, overhead)
+            gain = self._gain(total, (count + max(blocks - 1, 0)) * self.block_length, sequences, overhead)
             if gain > most:
                 best, most = count, gain
         return best
@@ -167,51 +184,43 @@ class Auto:
         """promises[w - 1]: as in `choose`, of the states in the first w blocks of this round's draft."""
         for n, promise in enumerate(promises, start=1):
             states = self.choose(promise, sequences, fresh, n)
-            self.windows[fresh, n].learn(states, sum(promise[:states]))
-            self.windows[fresh, n].tried = self.rounds
+            self.windows[fresh, n].promise(states, sum(promise[:states]))
 
-    def observe(
-        self,
-        choice: Choice,
-        sequences: int,
-        rows: int,
-        seconds: float,
-        visited: Sequence[float],
-        tokens: float,
-    ) -> None:
-        """What a round came to. visited: states of each block that the walks came by; tokens: committed; both over all
+    def observe(self, choice: Choice, sequences: int, rows: int, seconds: float, visited: Sequence[float]) -> None:
+        """What a round came to. rows: of a sequence; visited: states of each block that the walks came by, over all
         sequences."""
-        if not sum(visited):
+        visits = sum(visited) / sequences
+        if not visits:
             return
-        self.reveals.add(tokens, sum(visited))
-        self.pace.add(tokens / sequences, seconds)
+        self.pace.add(visits, seconds)
         for at, (promised, found) in enumerate(zip(choice.promised, visited, strict=False)):
             certain = sequences if at == 0 else 0  # the states at hand
             if promised > certain:
                 self.worth[at].add(max(found - certain, 0), promised - certain)
-        self.windows[choice.fresh, choice.blocks].spent(seconds - self.prepare()(sequences * rows))
+        overhead = seconds - self.prepare()(sequences * rows)
+        self.windows[choice.fresh, choice.blocks].run(self.rounds, visits, rows, overhead)
 
-    def _gain(
-        self,
-        states: float,
-        visits: float,
-        sequences: int,
-        fresh: bool,
-        blocks: int,
-        overhead: float | None = None,
-    ) -> float:
-        """Tokens of a sequence beyond what its time is worth at the pace so far. visits: expected, of a sequence."""
-        rows = round(sequences * (states + max(blocks - 1, 0)) * self.block_length)
-        seconds = self.prepare()(rows) + (self._overhead(fresh, blocks) if overhead is None else overhead)
-        return self.reveals.value * visits - self.pace.value * seconds
+    def _outlook(self, sequences: int, fresh: bool, blocks: int) -> float:
+        """The gain to be expected of a window; of one that was never looked at, the most that can be hoped for."""
+        window, most = self.windows[fresh, blocks], blocks * self.block_length
+        hoped = (most, most) if blocks and not window.seen else window.expected(blocks, self.block_length)
+        return self._gain(*hoped, sequences, self._overhead(fresh, blocks))
+
+    def _gain(self, visits: float, rows: float, sequences: int, overhead: float) -> float:
+        """Visits of a round beyond what its time is worth at the pace so far. visits, rows: of a sequence."""
+        return visits - self.pace.value * (self.prepare()(round(sequences * rows)) + overhead)
 
     def _overhead(self, fresh: bool, blocks: int) -> float:
-        """Of a window that was not tried yet as of the nearest one, in proportion."""
-        own = self.windows[fresh, blocks].overhead
-        if own is not None:
-            return own
-        known = {key: window.overhead for key, window in self.windows.items() if window.overhead is not None}
-        if not known:
-            return 0.0
-        near = min(known, key=lambda key: (abs(key[1] - blocks), key[0] != fresh))
-        return known[near] * (blocks + 1) / (near[1] + 1)
+        """Of a window that was hardly run yet, at most that of the nearest one, in proportion: one slow round is no
+        reason to leave it."""
+        window = self.windows[fresh, blocks]
+        own = math.inf if window.overhead is None else window.overhead
+        others = {
+            key: other.overhead
+            for key, other in self.windows.items()
+            if other.overhead is not None and other is not window
+        }
+        if window.times >= SURE or not others:
+            return own if window.times else 0.0
+        near = min(others, key=lambda key: (abs(key[1] - blocks), key[0] != fresh))
+        return min(own, others[near] * (blocks + 1) / (near[1] + 1))

@@ -82,11 +82,10 @@ class Seen:
 
 @dataclass(frozen=True)
 class Taken:
-    """What a sequence took over from a round: places of the window, states of each block that were visited, tokens."""
+    """What a sequence took over from a round: places of the window, states of each block that were visited."""
 
     places: int
     states: list[int]
-    tokens: int
 
 
 class Decoder:
@@ -146,8 +145,7 @@ class Decoder:
             visited = [sum(counts) for counts in zip(*(t.states for t in taken), strict=True)]
             choice = self._choice(self.auto, now, found, numbers[0])
             if self.target.recorded == recorded:  # else its seconds are no round's
-                tokens = sum(t.tokens for t in taken)
-                self.auto.observe(choice, len(sequences), found.rows, sum(spent), visited, tokens)
+                self.auto.observe(choice, len(sequences), found.rows, sum(spent), visited)
 
     def _drafted(self) -> tuple[int, int]:
         """Forwards of the draft model, and drafts made ahead, so far."""
@@ -261,7 +259,7 @@ class Decoder:
                     "the weights or the dtype overflow: try dtype float32 or bfloat16"
                 )
                 sequence.finish("error", 0)
-                taken_over.append(Taken(0, [0] * blocks, 0))
+                taken_over.append(Taken(0, [0] * blocks))
                 continue
             parts = [numbers[row][3 + k * width : 3 + (k + 1) * width] for k in range(5)]
             tokens, taken = _blocks(parts[0], size), _blocks(parts[1], size)
@@ -272,7 +270,7 @@ class Decoder:
             sequence.stats.committed_tokens += committed
             # a sequence that ended inside the window took over nothing behind its last block
             used = len(sequence.text_ids) - begin if sequence.finish_reason else width
-            taken_over.append(Taken(used, [len({*steps} - {-1}) for steps in taken], committed))
+            taken_over.append(Taken(used, [len({*steps} - {-1}) for steps in taken]))
             sequence.stats.count_drafts(int(sum(parts[2][:used])), int(sum(parts[3][:used])))
             if self.drafter is not None and found.newest is not None:
                 open_block = finished < blocks and max(taken[finished]) >= 0
