@@ -141,7 +141,7 @@ def test_trying_again_costs_little_however_much_a_draft_costs(draft, value):
     table = CostTable((4, 256), (1.0, 1.5))
     auto = Auto(lambda: table, 4)
     world(auto, table, draft, value, 8)  # the first rounds, in which nothing is known yet
-    earned, chosen = world(auto, table, draft, value, 3000)
+    earned, chosen = world(auto, table, draft, value, 20_000)
     assert earned >= 0.97 * world(Fixed(table, 0, 1), table, draft, value)[0]
     assert sum(blocks > 0 for blocks in chosen) >= 1 or draft == 100.0
 

@@ -27,11 +27,12 @@ from simsd.engine.costs import CostTable
 MOST_BLOCKS = 3
 FIRST = (1, 1, 0)  # windows of the first rounds: without an ordinary one its overhead would be a guess
 PROBE = 64  # rounds after which a window that seems worse is tried again at soonest
-CURIOSITY = 0.004  # share of the time that such trials of a window may cost
+CURIOSITY = 0.002  # share of the time that such trials of a window may cost
 SURE = 3  # rounds with a window after which its own overhead is believed
+CAUTION = 0.03  # of the visits of a round that drafted, not counted: ordinary decoding is left for a clear gain alone
 ENOUGH = 8  # rounds after which a window counts by what it came to, not by what was promised
 MEMORY = 0.96  # of a running sum, a round
-LONG_MEMORY = 0.99  # of what a window came to
+LONG_MEMORY = 0.995  # of what windows, or all rounds, came to
 RECENT = 15  # rounds whose median is the overhead
 LEAST = 0.01  # states that are less likely never pay
 
@@ -128,7 +129,7 @@ class Auto:
         self._table: CostTable | None = None
         self.block_length = block_length
         self.worth = [Running(1.0, 1.0) for _ in range(MOST_BLOCKS)]
-        self.pace = Running()
+        self.pace = Running(memory=LONG_MEMORY)
         self.windows = {(fresh, n): Window() for fresh in (False, True) for n in range(MOST_BLOCKS + 1)}
         self.rounds = 0
 
@@ -162,13 +163,14 @@ class Auto:
     def choose(self, promise: Sequence[float], sequences: int, fresh: bool, blocks: int) -> int:
         """How many of the states to verify. promise: probability of a visit of a sequence's likeliest 1st, 2nd, 3rd ...
         state, the mean over the sequences."""
-        overhead = self._overhead(fresh, blocks)
+        pace, overhead = self._pace(sequences, fresh), self._overhead(fresh, blocks)
         best, most, total = 1, -float("inf"), 0.0
         for count, value in enumerate(promise, start=1):
             if value < LEAST and count > 1:
                 break
             total += value
-            gain = self._gain(total, (count + max(blocks - 1, 0)) * self.block_length, sequences, overhead)
+            rows = (count + max(blocks - 1, 0)) * self.block_length
+            gain = _counted(total, blocks) - pace * self._seconds(rows, sequences, overhead)
             if gain > most:
                 best, most = count, gain
         return best
@@ -192,7 +194,7 @@ class Auto:
         visits = sum(visited) / sequences
         if not visits:
             return
-        self.pace.add(visits, seconds)
+        self.pace.add(_counted(visits, choice.blocks), seconds)
         for at, (promised, found) in enumerate(zip(choice.promised, visited, strict=False)):
             certain = sequences if at == 0 else 0  # the states at hand
             if promised > certain:
@@ -201,14 +203,22 @@ class Auto:
         self.windows[choice.fresh, choice.blocks].run(self.rounds, visits, rows, overhead)
 
     def _outlook(self, sequences: int, fresh: bool, blocks: int) -> float:
-        """The gain to be expected of a window; of one that was never looked at, the most that can be hoped for."""
+        """Visits of a sequence in a round beyond what its time is worth; of a window that was never looked at, the most
+        that can be hoped for."""
         window, most = self.windows[fresh, blocks], blocks * self.block_length
-        hoped = (most, most) if blocks and not window.seen else window.expected(blocks, self.block_length)
-        return self._gain(*hoped, sequences, self._overhead(fresh, blocks))
+        known = window.seen or blocks == 0
+        visits, rows = window.expected(blocks, self.block_length) if known else (most, most)
+        seconds = self._seconds(rows, sequences, self._overhead(fresh, blocks))
+        return _counted(visits, blocks) - self._pace(sequences, fresh) * seconds
 
-    def _gain(self, visits: float, rows: float, sequences: int, overhead: float) -> float:
-        """Visits of a round beyond what its time is worth at the pace so far. visits, rows: of a sequence."""
-        return visits - self.pace.value * (self.prepare()(round(sequences * rows)) + overhead)
+    def _pace(self, sequences: int, fresh: bool) -> float:
+        """Visits a second, of a sequence: those of the rounds so far, or of ordinary decoding where that is faster. At
+        too slow a pace long rounds look better than they are."""
+        _, rows = self.windows[fresh, 0].expected(0, self.block_length)
+        return max(self.pace.value, 1 / self._seconds(rows, sequences, self._overhead(fresh, 0)))
+
+    def _seconds(self, rows: float, sequences: int, overhead: float) -> float:
+        return self.prepare()(round(sequences * rows)) + overhead
 
     def _overhead(self, fresh: bool, blocks: int) -> float:
         """Of a window that was hardly run yet, at most that of the nearest one, in proportion: one slow round is no
@@ -224,3 +234,7 @@ class Auto:
             return own if window.times else 0.0
         near = min(others, key=lambda key: (abs(key[1] - blocks), key[0] != fresh))
         return min(own, others[near] * (blocks + 1) / (near[1] + 1))
+
+
+def _counted(visits: float, blocks: int) -> float:
+    return visits * (1 - CAUTION) if blocks else visits
