@@ -254,6 +254,24 @@ def methods(questions: int, repeats: int) -> list[dict[str, Any]]:
     return found
 
 
+def windows(questions: int, repeats: int) -> list[dict[str, Any]]:
+    """The automatic window of `exact` beside fixed ones, in one run: one sequence, greedy, B = 4."""
+    items = load_items(SUITES, -(-questions // len(SUITES)))[:questions]
+    vary = {"num_speculative_tokens": ["auto", 2, 4, 6, 8]}
+    cells = matrix(("exact",), block_lengths=(BLOCK,), vary=vary)
+    report = run(
+        LLM(method="none", dtype="float32", device="cpu"),
+        cells,
+        items,
+        Settings(max_tokens=128, repeats=repeats),
+        progress=True,
+    )
+    rows = [row.to_dict() for row in report.rows if row.cell.method == "exact"]
+    return [
+        {"window": row["options"]["num_speculative_tokens"], **{name: row[name] for name in METHODS}} for row in rows
+    ]
+
+
 # ---------------------------------------------------------------------- a plain loop
 def plain_loop(questions: int, repeats: int) -> list[dict[str, Any]]:
     """Each schedule beside the plain loop of peers/plain.py, prefill included, on one thread and on two."""
@@ -315,11 +333,21 @@ def common_heads() -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parts = ("profile", "steps", "forwards", "batches", "methods", "plain_loop", "long_texts", "common_heads")
+    parts = (
+        "profile",
+        "steps",
+        "forwards",
+        "batches",
+        "methods",
+        "windows",
+        "plain_loop",
+        "long_texts",
+        "common_heads",
+    )
     parser.add_argument("--page", action="store_true", help="measure nothing")
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
     parser.add_argument("--questions", type=int, default=64, help="of the batches")
-    parser.add_argument("--method-questions", type=int, default=12, help="of the methods and the plain loop")
+    parser.add_argument("--method-questions", type=int, default=12, help="of the methods, the windows, the plain loop")
     parser.add_argument("--repeats", type=int, default=3, help="of what is repeated")
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
@@ -334,6 +362,7 @@ def main() -> None:
             "forwards": forwards,
             "batches": lambda: batches(args.questions, args.repeats),
             "methods": lambda: methods(args.method_questions, args.repeats),
+            "windows": lambda: windows(args.method_questions, args.repeats),
             "plain_loop": lambda: plain_loop(args.method_questions, args.repeats),
             "long_texts": long_texts,
             "common_heads": common_heads,

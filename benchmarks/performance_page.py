@@ -13,6 +13,7 @@ from simsd.benchmark.report import Report
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "performance.md"
+PARTS = ("median", "low", "high")  # of a spread
 TEMPLATE = ROOT / "benchmarks" / "performance.md.in"
 
 
@@ -79,13 +80,25 @@ def methods_table(data: dict[str, Any]) -> str:
     return table([*head, "drafting", "same text"], lines, 4)
 
 
+def windows_table(data: dict[str, Any]) -> str:
+    found = {(row["window"], SCHEDULES[row["schedule"]]): row["ratio_to_schedule"] for row in data["windows"]}
+    names = list(dict.fromkeys(str(row["window"]) for row in data["windows"]))
+    by_name = {(str(window), schedule): ratio for (window, schedule), ratio in found.items()}
+    lines = [
+        [name, *(f"{by_name[name, schedule][part]:.2f}" for schedule in ("static", "dynamic") for part in PARTS)]
+        for name in names
+    ]
+    head = [f"{schedule}, {part}" for schedule in ("static", "dynamic") for part in ("median", "from", "to")]
+    return table(["window", *head], lines, 1)
+
+
 def plain_table(data: dict[str, Any]) -> str:
     lines = [
         [
             str(row["threads"]),
             SCHEDULES[row["schedule"]],
             f"`{row['peer']}`",
-            *(f"{row['ratio'][name]:.2f}" for name in ("median", "low", "high")),
+            *(f"{row['ratio'][name]:.2f}" for name in PARTS),
             percent(row["same"]),
         ]
         for row in data["plain_loop"]
@@ -161,6 +174,7 @@ def render() -> str:
         "forwards": forwards_table,
         "batches": batches_table,
         "methods": methods_table,
+        "windows": windows_table,
         "plain_loop": plain_table,
         "aims": aims_table,
         "long_texts": long_table,
