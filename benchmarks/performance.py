@@ -266,9 +266,10 @@ def windows(questions: int, repeats: int) -> list[dict[str, Any]]:
         Settings(max_tokens=128, repeats=repeats),
         progress=True,
     )
-    rows = [row.to_dict() for row in report.rows if row.cell.method == "exact"]
+    rows = [(row.cell.options, row.to_dict()) for row in report.rows if row.cell.method == "exact"]
     return [
-        {"window": row["options"]["num_speculative_tokens"], **{name: row[name] for name in METHODS}} for row in rows
+        {"window": str(dict(options)["num_speculative_tokens"]), **{name: row[name] for name in METHODS}}
+        for options, row in rows
     ]
 
 

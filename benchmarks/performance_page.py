@@ -82,14 +82,12 @@ def methods_table(data: dict[str, Any]) -> str:
 
 def windows_table(data: dict[str, Any]) -> str:
     found = {(row["window"], SCHEDULES[row["schedule"]]): row["ratio_to_schedule"] for row in data["windows"]}
-    names = list(dict.fromkeys(str(row["window"]) for row in data["windows"]))
-    by_name = {(str(window), schedule): ratio for (window, schedule), ratio in found.items()}
+    columns = [(schedule, part) for schedule in SCHEDULES.values() for part in PARTS]
     lines = [
-        [name, *(f"{by_name[name, schedule][part]:.2f}" for schedule in ("static", "dynamic") for part in PARTS)]
-        for name in names
+        [window, *(f"{found[window, schedule][part]:.2f}" for schedule, part in columns)]
+        for window in dict.fromkeys(window for window, _ in found)
     ]
-    head = [f"{schedule}, {part}" for schedule in ("static", "dynamic") for part in ("median", "from", "to")]
-    return table(["window", *head], lines, 1)
+    return table(["window", *(f"{schedule}, {part}" for schedule, part in columns)], lines, 1)
 
 
 def plain_table(data: dict[str, Any]) -> str:
