@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.results_page import SCHEDULES, percent, table
-from simsd.benchmark.report import Report
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -143,25 +142,17 @@ def long_table(data: dict[str, Any]) -> str:
 
 
 def sentences(data: dict[str, Any]) -> dict[str, str]:
-    heads, about = data["common_heads"], data["about"]
+    heads, about, own = data["common_heads"], data["about"], data["forwards"][0]["seconds"]
+    exact = next(row for row in data["methods"] if row["method"] == "exact" and SCHEDULES[row["schedule"]] == "static")
     return {
+        "growth": f"{own['64'] / own['4']:.1f}",
+        "exact_rows": f"{exact['query_tokens_per_forward']:.0f}",
+        "exact_tokens": f"{exact['tokens_per_forward']:.1f}",
         "facts": f"{about['device']}, {about['threads']} thread{'s' * (about['threads'] != 1)}, torch {about['torch']}",
         "head_ratio": f"{heads['new_seconds'] / heads['cached_seconds']:.1f}",
         "head_tokens": str(heads["prompt_tokens"]),
         "head_cached": str(heads["cached_tokens"]),
     }
-
-
-def speeds() -> dict[str, str]:
-    """At B = 4, greedy: `speed METHOD SCHEDULE` to static, `own ...` to the same schedule, `forward ...` tokens."""
-    found = {}
-    for row in Report.from_dict(json.loads((RESULTS / "speed.json").read_text("utf-8"))).rows:
-        if (row.cell.block_length, row.cell.temperature) == (4, 0.0):
-            name = f"{row.cell.method} {SCHEDULES[row.cell.schedule]}"
-            found[f"speed {name}"] = f"{row.ratio_to_static.median:.2f}" if row.ratio_to_static else "-"
-            found[f"own {name}"] = f"{row.ratio_to_schedule.median:.2f}" if row.ratio_to_schedule else "-"
-            found[f"forward {name}"] = f"{row.tokens_per_forward:.2f}"
-    return found
 
 
 def render() -> str:
@@ -177,7 +168,7 @@ def render() -> str:
         "aims": aims_table,
         "long_texts": long_table,
     }
-    parts = {name: make(data) for name, make in tables.items()} | sentences(data) | speeds()
+    parts = {name: make(data) for name, make in tables.items()} | sentences(data)
     return re.sub(r"\{\{ (.*?) \}\}", lambda found: parts[found[1]], TEMPLATE.read_text("utf-8"))
 
 
