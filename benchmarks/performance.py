@@ -356,6 +356,7 @@ def main() -> None:
         torch.set_num_threads(args.threads)
         data = json.loads(RESULT.read_text("utf-8")) if RESULT.exists() else {}
         about = {"simsd": __version__, "torch": torch.__version__, "threads": args.threads}
+        about |= {"questions": args.questions, "method_questions": args.method_questions, "repeats": args.repeats}
         data["about"] = about | {"device": device_name(torch.device("cpu"))}
         measured = {
             "profile": profile,

@@ -145,6 +145,7 @@ def sentences(data: dict[str, Any]) -> dict[str, str]:
     heads, about, own = data["common_heads"], data["about"], data["forwards"][0]["seconds"]
     exact = next(row for row in data["methods"] if row["method"] == "exact" and SCHEDULES[row["schedule"]] == "static")
     return {
+        **{name: str(about[name]) for name in ("questions", "method_questions", "repeats")},
         "growth": f"{own['64'] / own['4']:.1f}",
         "exact_rows": f"{exact['query_tokens_per_forward']:.0f}",
         "exact_tokens": f"{exact['tokens_per_forward']:.1f}",
