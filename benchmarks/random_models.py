@@ -37,7 +37,7 @@ class RandomWeights(WeightFiles):
     """Weights of a configuration's shapes, made as they are read."""
 
     def __init__(self, config: ModelConfig) -> None:
-        self.folder, self._on_read = Path("random"), lambda: None
+        self.folder = Path("random")
         self.shapes = sdar.weight_shapes(config)[0]
         self._noise = torch.rand(1 << 20, generator=torch.Generator().manual_seed(0)).sub_(0.5).mul_(0.05)
 

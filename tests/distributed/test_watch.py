@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 
@@ -23,13 +23,15 @@ class Worker:
     name: str
     pipe: Connection
     theirs: Connection
+    closing: threading.Lock = field(default_factory=threading.Lock)
 
     @property
     def runs(self) -> bool:
         return not self.theirs.closed
 
     def stop(self, *, kill: bool) -> None:
-        self.theirs.close()
+        with self.closing:  # the watch may stop it in its thread while the test ends
+            self.theirs.close()
 
     def join(self) -> None:
         pass

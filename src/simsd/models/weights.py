@@ -40,6 +40,8 @@ class WeightFiles:
         ModelError: no weights, a shard is missing or damaged, or the index names what the shards do not hold.
     """
 
+    _on_read: Callable[[], None] = staticmethod(lambda: None)  # also of a subclass that makes its weights itself
+
     def __init__(self, folder: Path, on_read: Callable[[], None] = lambda: None) -> None:
         self.folder = folder
         self._on_read = on_read
