@@ -141,7 +141,7 @@ def test_trying_again_costs_little_however_much_a_draft_costs(draft, value):
     table = CostTable((4, 256), (1.0, 1.5))
     auto = Auto(lambda: table, 4)
     world(auto, table, draft, value, 8)  # the first rounds, in which nothing is known yet
-    earned, chosen = world(auto, table, draft, value, 20_000)
+    earned, chosen = world(auto, table, draft, value, 6000)
     assert earned >= 0.97 * world(Fixed(table, 0, 1), table, draft, value)[0]
     assert sum(blocks > 0 for blocks in chosen) >= 1 or draft == 100.0
 
@@ -200,10 +200,10 @@ def walks(auto: Auto, table: CostTable, draft: float, value: float, hope: float,
 def test_first_impressions_vain_hopes_and_a_worse_window_in_between_do_not_last(slope, draft, value, hope):
     table = CostTable((4, 256), (1.0, 1.0 + 252 * slope))
     auto = Rough(table)
-    walks(auto, table, draft, value, hope, 800)
+    walks(auto, table, draft, value, hope, 600)
     fixed = [
-        walks(Fixed(table, window, count), table, draft, value, hope, 2000)
+        walks(Fixed(table, window, count), table, draft, value, hope, 1000)
         for window in (0, 2, 3)
         for count in range(1, 1 + 4 * max(window - 1, 0) + 1)
     ]
-    assert walks(auto, table, draft, value, hope, 3000) >= 0.95 * max(fixed)
+    assert walks(auto, table, draft, value, hope, 2000) >= 0.95 * max(fixed)
