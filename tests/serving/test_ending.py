@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,11 +13,13 @@ from typing import Any
 
 import httpx
 import pytest
+import uvicorn
 from fastapi import FastAPI
 
 from simsd import LLM
 from simsd.serving import engine
 from simsd.serving.app import create_app
+from simsd.serving.server import Server
 from simsd.serving.settings import ServerSettings
 from tests.serving.support import CHAT, FREELY, asked, listening
 from tests.serving.test_sockets import head, raw
@@ -92,3 +95,15 @@ def test_what_ends_in_time_ends_well(noise: LLM, caplog: pytest.LogCaptureFixtur
                 threading.Event().wait(0.01)  # who has not come yet when the port closes is refused
         assert {future.result().status_code for future in whole} <= {200}
     assert not any(one.getMessage() == "ending" for one in caplog.records)
+
+
+def test_a_signal_that_the_event_loop_swallowed_has_its_effect_all_the_same(
+    pair: LLM, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run(self: uvicorn.Server, sockets: Any = None) -> None:
+        self.handle_exit(signal.SIGINT, None)
+        self.handle_exit(signal.SIGINT, None)
+
+    monkeypatch.setattr(uvicorn.Server, "run", run)
+    with pytest.raises(KeyboardInterrupt):
+        Server(create_app(pair, ServerSettings())).run()

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 import math
+import signal
 import socket
 import time
 from types import FrameType
@@ -58,6 +59,14 @@ class Server(uvicorn.Server):
         self._settings: ServerSettings = app.state.settings
         super().__init__(ServerConfig(app, self._settings, connections))
         self._hurried = False
+        self._first: int | None = None  # signal
+
+    def run(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serves until a signal comes, which then has its usual effect on the process, also where the event loop has
+        swallowed it."""
+        super().run(sockets)
+        if self._first is not None:
+            signal.raise_signal(self._first)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         asyncio.get_running_loop().set_exception_handler(LoopErrors())
@@ -79,6 +88,7 @@ class Server(uvicorn.Server):
         if self.should_exit:
             self._hurried = True  # and not uvicorn's `force_exit`, which cuts everything off
         else:
+            self._first = sig
             super().handle_exit(sig, frame)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
