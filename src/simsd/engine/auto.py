@@ -92,7 +92,7 @@ class Window:
     ran: int = 0
     visited: Running = field(default_factory=lambda: Running(memory=LONG_MEMORY))
     rows: Running = field(default_factory=lambda: Running(memory=LONG_MEMORY))
-    overhead: float | None = None
+    overhead: float = math.inf
     _overheads: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
 
     def promise(self, states: int, visits: float) -> None:
@@ -149,7 +149,8 @@ class Auto:
         self.rounds += 1
         if self.rounds <= len(FIRST):
             return FIRST[self.rounds - 1]
-        gains = {n: self._outlook(sequences, fresh, n) for n in range(MOST_BLOCKS + 1)}
+        pace = self._pace(sequences, fresh)
+        gains = {n: self._outlook(sequences, fresh, n, pace) for n in range(MOST_BLOCKS + 1)}
         known = [n for n in gains if n == 0 or self.windows[fresh, n].seen]
         best = max(known, key=lambda n: gains[n])
         usual, _ = self.windows[fresh, best].expected(best, self.block_length)
@@ -202,14 +203,14 @@ class Auto:
         overhead = seconds - self.prepare()(sequences * rows)
         self.windows[choice.fresh, choice.blocks].run(self.rounds, visits, rows, overhead)
 
-    def _outlook(self, sequences: int, fresh: bool, blocks: int) -> float:
-        """Visits of a sequence in a round beyond what its time is worth; of a window that was never looked at, the most
-        that can be hoped for."""
+    def _outlook(self, sequences: int, fresh: bool, blocks: int, pace: float) -> float:
+        """Visits of a sequence in a round beyond what its time is worth at this pace; of a window that was never looked
+        at, the most that can be hoped for."""
         window, most = self.windows[fresh, blocks], blocks * self.block_length
         known = window.seen or blocks == 0
         visits, rows = window.expected(blocks, self.block_length) if known else (most, most)
         seconds = self._seconds(rows, sequences, self._overhead(fresh, blocks))
-        return _counted(visits, blocks) - self._pace(sequences, fresh) * seconds
+        return _counted(visits, blocks) - pace * seconds
 
     def _pace(self, sequences: int, fresh: bool) -> float:
         """Visits a second, of a sequence: those of the rounds so far, or of ordinary decoding where that is faster. At
@@ -224,16 +225,13 @@ class Auto:
         """Of a window that was hardly run yet, at most that of the nearest one, in proportion: one slow round is no
         reason to leave it."""
         window = self.windows[fresh, blocks]
-        own = math.inf if window.overhead is None else window.overhead
-        others = {
-            key: other.overhead
-            for key, other in self.windows.items()
-            if other.overhead is not None and other is not window
-        }
-        if window.times >= SURE or not others:
-            return own if window.times else 0.0
+        if window.times >= SURE:
+            return window.overhead
+        others = {key: other for key, other in self.windows.items() if other.times and other is not window}
+        if not others:
+            return window.overhead if window.times else 0.0
         near = min(others, key=lambda key: (abs(key[1] - blocks), key[0] != fresh))
-        return min(own, others[near] * (blocks + 1) / (near[1] + 1))
+        return min(window.overhead, others[near].overhead * (blocks + 1) / (near[1] + 1))
 
 
 def _counted(visits: float, blocks: int) -> float:
