@@ -19,15 +19,15 @@ from simsd.engine.costs import Costs
 from simsd.engine.drafting import make_drafter
 from simsd.engine.generation import Generation
 from simsd.engine.graphs import graphs_for
-from simsd.engine.options import DecodingOptions, Params, SamplingParams, check_names, choose, for_each, truth, whole
+from simsd.engine.options import DecodingOptions, Params, SamplingParams, choose, for_each, truth, whole
 from simsd.engine.request import Sequence, Stats
 from simsd.engine.runner import Runner
 from simsd.engine.scheduler import Scheduler
 from simsd.engine.scoring import Score, Scorer
-from simsd.engine.settings import EngineSettings
+from simsd.engine.settings import EngineSettings, decoding_options
 from simsd.engine.trace import RoundTrace
 from simsd.errors import ConfigError, PromptError, SimsdError, WorkerError
-from simsd.models.config import MOST_POSITIONS, ModelConfig
+from simsd.models.config import ModelConfig
 from simsd.models.loader import LoadedModel
 from simsd.models.pair import QUANTIZE, Source, describe
 from simsd.models.prompts import plain, prompt_ids, token_ids
@@ -89,17 +89,9 @@ class LLM:
         Raises: ModelError, PairError, ConfigError, WorkerError.
         """
         whole("tensor_parallel_size", tensor_parallel_size, 1)
-        check_names(options)
         self._engine = EngineSettings(max_num_seqs, max_model_len, prefix_caching, draft_ahead, enforce_eager, trace)
         self._engine.check_ranks(tensor_parallel_size)
-        # what does not depend on the checkpoint is checked before minutes are spent on loading it; how long its
-        # blocks are, it will say itself
-        draft: DecodingOptions = DecodingOptions(method=method or "exact", **options)
-        longest = MOST_POSITIONS if block_length is None else block_length
-        replace(draft, block_length=longest).resolve(has_draft_model=True)
-        for name, value in (("block_length", block_length), ("mask_token_id", mask_token_id)):
-            if value is not None:
-                whole(name, value, 0 if name == "mask_token_id" else 1)
+        given = decoding_options(method, options, block_length=block_length, mask_token_id=mask_token_id)
         truth("shifted_logits", shifted_logits)
         self._quantize = choose("quantize", quantize, QUANTIZE)
         self._target, self._draft, self._workers = open_on_ranks(
@@ -118,7 +110,7 @@ class LLM:
         )
         self._costs = Costs()
         method = method or ("exact" if self._draft is not None else "none")
-        self._set_up(replace(draft, method=method, block_length=self._target.config.block_length or 4))
+        self._set_up(replace(given, method=method, block_length=self._target.config.block_length or 4))
 
     def with_options(self, **changes: Any) -> LLM:
         """Another `LLM` on the same weights, with its own caches and some options changed.

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from simsd.cluster.settings import ReplicaPlan
-from simsd.engine.options import DecodingOptions, check_names, choose, whole
-from simsd.engine.settings import EngineSettings
-from simsd.models.config import MOST_POSITIONS
+from simsd.engine.options import choose, whole
+from simsd.engine.settings import EngineSettings, decoding_options
 from simsd.models.loader import EMBEDDED, LoadedModel, look_at, pick_device
 from simsd.models.pair import QUANTIZE, open_pair
 
-_SIZES = ("max_model_len", "block_length", "mask_token_id", "tensor_parallel_size")
+_OWN = ("block_length", "mask_token_id")
+_SIZES = (*_OWN, "max_model_len", "tensor_parallel_size")
 _PLACES = ("dtype", "device", "draft_device", "quantize")
 
 
@@ -28,14 +28,11 @@ def check(plan: ReplicaPlan, *, here: bool) -> None:
     method = options.pop("method", None)
     loading = {name: options.pop(name) for name in (*_SIZES, *_PLACES) if name in options}
     engine, options = EngineSettings(plan.max_num_seqs, loading.get("max_model_len")).changed(options)
-    check_names(options)
-    for name in ("tensor_parallel_size", "block_length", "mask_token_id"):
-        if loading.get(name) is not None:
-            whole(name, loading[name], 0 if name == "mask_token_id" else 1)
-    engine.check_ranks(loading.get("tensor_parallel_size", 1))
+    ranks, own = loading.get("tensor_parallel_size", 1), {name: loading.get(name) for name in _OWN}
+    whole("tensor_parallel_size", ranks, 1)
+    engine.check_ranks(ranks)
+    given = decoding_options(method, options, **own)
     choose("quantize", loading.get("quantize", "none"), QUANTIZE)
-    given = DecodingOptions(method=method or "exact", **options)
-    replace(given, block_length=loading.get("block_length") or MOST_POSITIONS).resolve(has_draft_model=True)
     if not here:
         if not (_is_here(model) and _is_here(draft_model)):
             return

@@ -6,8 +6,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from simsd.engine.options import DecodingOptions, truth, whole
+from simsd.engine.options import DecodingOptions, check_names, truth, whole
 from simsd.errors import ConfigError
+from simsd.models.config import MOST_POSITIONS
+
+
+def decoding_options(
+    method: str | None, given: Mapping[str, Any], *, block_length: int | None, mask_token_id: int | None
+) -> DecodingOptions:
+    """The options as they are given, and all that is wrong with them whatever the checkpoint: minutes may be spent on
+    loading one. How long its blocks are, it will say itself. Raises: ConfigError.
+    """
+    check_names(given)
+    options = DecodingOptions(method=method or "exact", **given)
+    longest = MOST_POSITIONS if block_length is None else block_length
+    replace(options, block_length=longest).resolve(has_draft_model=True)
+    for name, value in (("block_length", block_length), ("mask_token_id", mask_token_id)):
+        if value is not None:
+            whole(name, value, 0 if name == "mask_token_id" else 1)
+    return options
 
 
 @dataclass(frozen=True)
