@@ -11,11 +11,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from simsd.core.draft import Draft
 from simsd.drafters.ahead import Ahead, Standing
-from simsd.drafters.base import Drafter, DraftRequest, SequenceView, Window
+from simsd.drafters.base import Around, Drafter, DraftRequest, SequenceView
 from simsd.drafters.model import ModelDrafter
 from simsd.engine.options import SamplingParams
 from simsd.engine.request import Sequence
@@ -37,11 +36,11 @@ def perfect() -> ModelDrafter:
     return draft_model((2, 0, 0.0))
 
 
-class Noted:
+class Noted(Around):
     """A drafter whose drafts are kept, and which must not be used by two threads at a time."""
 
     def __init__(self, drafter: Drafter, pause: float = 0.0) -> None:
-        self.drafter = drafter
+        super().__init__(drafter)
         self.pause = pause
         self.drafts: list[Draft] = []
         self.threads: set[str] = set()
@@ -56,26 +55,11 @@ class Noted:
         finally:
             self._busy.release()
 
-    @property
-    def forwards(self) -> int:
-        return self.drafter.forwards
-
-    @property
-    def ahead(self) -> int:
-        return self.drafter.ahead
-
-    @property
-    def wants_logits(self) -> bool:
-        return self.drafter.wants_logits
-
     def propose(self, request: DraftRequest) -> Draft:
         with self._alone():
             self.threads.add(threading.current_thread().name)
             self.drafts.append(self.drafter.propose(request))
         return self.drafts[-1]
-
-    def expect(self, reached: Callable[[], Tensor], left: Any, window: Window) -> None:
-        self.drafter.expect(reached, left, window)
 
     def admit(self, sequence: SequenceView, slot: int) -> None:
         with self._alone():
@@ -84,12 +68,6 @@ class Noted:
     def leave(self, sequence: SequenceView, slot: int, mover: SequenceView, last: int) -> None:
         with self._alone():
             self.drafter.leave(sequence, slot, mover, last)
-
-    def observe(self, sequence: SequenceView, logits: Tensor | None) -> None:
-        self.drafter.observe(sequence, logits)
-
-    def close(self) -> None:
-        self.drafter.close()
 
 
 def counted(one: Sequence) -> tuple[Any, ...]:

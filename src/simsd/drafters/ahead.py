@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from simsd.core.draft import Draft, first_blocks
-from simsd.drafters.base import Drafter, DraftRequest, SequenceView, Window
+from simsd.core.tensors import sent
+from simsd.drafters.base import Around, Drafter, DraftRequest, SequenceView, Window
 
 
 @dataclass(frozen=True)
@@ -73,21 +74,24 @@ class Made:
         return request.by_draw and all(mine is own and then.agrees(mine) for mine, own, then in each)
 
 
-class Ahead:
+class Ahead(Around):
     """Drafts between rounds, in one thread of its own. Nothing else touches the drafter while that works: the draft
     model's cache is the thread's, and what it writes there lies behind the text until the draft is used."""
 
     def __init__(self, drafter: Drafter) -> None:
-        self.drafter = drafter
-        self.forwards = 0
-        self.ahead = 0
+        super().__init__(drafter)
+        self._forwards = self._ahead = 0  # as of the newest draft: the thread may be counting
         self._pool: ThreadPoolExecutor | None = None
         self._newest: tuple[DraftRequest, Draft] | None = None  # what the target is about to verify
         self._work: Future[Made | None] | None = None
 
     @property
-    def wants_logits(self) -> bool:
-        return self.drafter.wants_logits
+    def forwards(self) -> int:
+        return self._forwards
+
+    @property
+    def ahead(self) -> int:
+        return self._ahead
 
     def propose(self, request: DraftRequest) -> Draft:
         made = self._collect()
@@ -95,10 +99,10 @@ class Ahead:
             for sequence, expected in zip(request.sequences, made.expected, strict=True):
                 sequence.memory.update(expected.memory)  # what the cache holds of the text that was expected then
             draft = first_blocks(made.draft, request.blocks)
-            self.ahead += 1
+            self._ahead += 1
         else:
             draft = self.drafter.propose(request)
-        self.forwards = self.drafter.forwards
+        self._forwards = self.drafter.forwards
         self._newest = (request, draft) if request.by_draw else None
         return draft
 
@@ -120,9 +124,6 @@ class Ahead:
     def leave(self, sequence: SequenceView, slot: int, mover: SequenceView, last: int) -> None:
         self._collect()
         self.drafter.leave(sequence, slot, mover, last)
-
-    def observe(self, sequence: SequenceView, logits: Tensor | None) -> None:
-        self.drafter.observe(sequence, logits)
 
     def close(self) -> None:
         self._collect()
@@ -167,12 +168,13 @@ def _go_on(
                 return None
             for then in coming:
                 drafter.observe(then, None)
-        state = replace(
-            request.state,
-            tokens=torch.tensor([then.block for then in coming], device=device),
-            start=torch.tensor([len(then.text_ids) for then in coming], device=device),
-            taken=torch.tensor([then.taken for then in coming], device=device),
+        tokens, start, taken = sent(
+            device,
+            [token for then in coming for token in then.block],
+            [len(then.text_ids) for then in coming],
+            [then.taken for then in coming],
         )
+        state = replace(request.state, tokens=tokens.view(-1, size), start=start, taken=taken)
         blocks = min(window(min(then.block.count(mask_id) for then in coming)), max(need))
         asked = replace(request, state=state, blocks=blocks, sequences=coming)
         return Made([*request.sequences], coming, drafter.propose(asked))

@@ -242,3 +242,40 @@ class NoMemory:
 
     def observe(self, sequence: SequenceView, logits: Tensor | None) -> None:
         return None
+
+
+class Around:
+    """A drafter around another one, which does whatever is not said otherwise."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self.drafter = drafter
+
+    @property
+    def forwards(self) -> int:
+        return self.drafter.forwards
+
+    @property
+    def ahead(self) -> int:
+        return self.drafter.ahead
+
+    @property
+    def wants_logits(self) -> bool:
+        return self.drafter.wants_logits
+
+    def propose(self, request: DraftRequest) -> Draft:
+        return self.drafter.propose(request)
+
+    def expect(self, reached: Callable[[], Tensor], left: Sequence[int], window: Window) -> None:
+        self.drafter.expect(reached, left, window)
+
+    def close(self) -> None:
+        self.drafter.close()
+
+    def admit(self, sequence: SequenceView, slot: int) -> None:
+        self.drafter.admit(sequence, slot)
+
+    def leave(self, sequence: SequenceView, slot: int, mover: SequenceView, last: int) -> None:
+        self.drafter.leave(sequence, slot, mover, last)
+
+    def observe(self, sequence: SequenceView, logits: Tensor | None) -> None:
+        self.drafter.observe(sequence, logits)

@@ -10,10 +10,10 @@ from torch import Tensor
 
 from simsd.core.draft import Draft
 from simsd.core.tensors import mapped
-from simsd.drafters.base import Drafter, DraftRequest, SequenceView, Window
+from simsd.drafters.base import Around, Drafter, DraftRequest, SequenceView, Window
 
 
-class Elsewhere:
+class Elsewhere(Around):
     """Carries a round's request to the drafter's device, and its draft back: once each way.
 
     The target's logits of the last verification cross too, for a drafter that reads them.
@@ -21,35 +21,14 @@ class Elsewhere:
 
     def __init__(self, drafter: Drafter, device: torch.device) -> None:
         """device: the drafter's; the target's is where its requests are."""
-        self.drafter = drafter
+        super().__init__(drafter)
         self.device = device
-
-    @property
-    def forwards(self) -> int:
-        return self.drafter.forwards
-
-    @property
-    def ahead(self) -> int:
-        return self.drafter.ahead
-
-    @property
-    def wants_logits(self) -> bool:
-        return self.drafter.wants_logits
 
     def propose(self, request: DraftRequest) -> Draft:
         return moved(self.drafter.propose(moved(request, self.device)), request.state.tokens.device)
 
     def expect(self, reached: Callable[[], Tensor], left: Sequence[int], window: Window) -> None:
         self.drafter.expect(lambda: moved(reached(), self.device), left, window)
-
-    def close(self) -> None:
-        self.drafter.close()
-
-    def admit(self, sequence: SequenceView, slot: int) -> None:
-        self.drafter.admit(sequence, slot)
-
-    def leave(self, sequence: SequenceView, slot: int, mover: SequenceView, last: int) -> None:
-        self.drafter.leave(sequence, slot, mover, last)
 
     def observe(self, sequence: SequenceView, logits: Tensor | None) -> None:
         self.drafter.observe(sequence, moved(logits, self.device))
