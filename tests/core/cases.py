@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -85,15 +86,10 @@ def make_sampler(
 ) -> Sampler:
     """A sampler of `batch` sequences; a single value is every sequence's."""
 
-    def each(value: float | int | Sequence[float] | Sequence[int]) -> list[float]:
+    def each(value: float | int | Sequence[float] | Sequence[int]) -> list[Any]:
         return [value] * batch if isinstance(value, int | float) else list(value)
 
-    warm = torch.tensor(each(temperature), dtype=torch.float32)
-    few = torch.tensor(each(top_k))
-    most = torch.tensor(each(top_p), dtype=torch.float32)
-    return Sampler(
-        warm, few, most, torch.tensor(each(seed)), bool((warm > 0).any()), bool(((few > 0) | (most < 1)).any())
-    )
+    return Sampler.of(each(temperature), each(top_k), each(top_p), each(seed))
 
 
 def make_schedule(

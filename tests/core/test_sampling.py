@@ -11,7 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from simsd.core.sampling import TARGET, distribution, doubt_of, draw, entropy_of, keep_top, noise_key, scale
+from simsd.core.sampling import (
+    FEW,
+    PIECE,
+    TARGET,
+    distribution,
+    doubt_of,
+    draw,
+    entropy_of,
+    gumbel,
+    keep_top,
+    noise_key,
+    scale,
+)
 from tests.core.cases import make_sampler
 
 getcontext().prec = 60
@@ -81,6 +93,65 @@ def test_of_equal_logits_the_lower_ids_are_kept():
     uniform = torch.zeros(1, 4)
     assert keep_top(uniform, make_sampler(1.0, top_p=0.5)).isfinite().tolist() == [[True, True, False, False]]
     assert keep_top(uniform, make_sampler(1.0, top_p=0.51)).isfinite().tolist() == [[True, True, True, False]]
+
+
+def sorted_whole(row: torch.Tensor, top_k: int, top_p: float) -> list[int]:
+    """What the filters keep of scaled logits, in rising order, from a sort of them all."""
+    order = row.double().argsort(descending=True, stable=True)[: top_k or None]
+    mass = row.double()[order].softmax(-1).cumsum(-1) if top_k else row.double().softmax(-1)[order].cumsum(-1)
+    before = [0.0, *mass.tolist()][: len(order)]
+    kept = [i == 0 or top_p >= 1 or b < top_p for i, b in enumerate(before)]
+    return sorted(token for token, keep in zip(order.tolist(), kept, strict=True) if keep)
+
+
+@pytest.mark.parametrize("spread", [0.1, 1.0, 4.0, 30.0])  # from nearly all tokens within top-p to one
+@pytest.mark.parametrize(
+    ("top_k", "top_p"), [(1, 1.0), (7, 1.0), (FEW, 1.0), (0, 0.3), (0, 0.93), (40, 0.8), (5000, 0.6)]
+)
+def test_of_a_large_vocabulary_the_same_tokens_are_kept_without_sorting_it(spread, top_k, top_p):
+    torch.manual_seed(0)
+    logits = torch.randn(1, 4, 2 * FEW + 500) * spread
+    logits[0, 1:3] = (logits[0, 1:3] * 2).round() / 2  # many are equal, as in bfloat16
+    logits[0, 3, ::2] = -torch.inf
+    sampler = make_sampler(1.0, top_k, top_p)
+    kept = keep_top(logits, sampler)[0]
+    limit = float(sampler.top_p)
+    for row, found in zip(logits[0], kept, strict=True):
+        ids = found.isfinite().nonzero().flatten()
+        assert ids.tolist() == [i for i in sorted_whole(row, top_k, limit) if row[i].isfinite()]
+        assert torch.equal(found[ids], row[ids])
+    key = noise_key(torch.arange(4))[None]
+    expected = (kept + gumbel(key, logits.shape[-1])).argmax(-1)
+    assert torch.equal(draw(logits, sampler, key).token, expected)
+
+
+def test_many_rows_are_drawn_as_each_by_itself():
+    torch.manual_seed(1)
+    warm, few, most = [0.0, 1.0, 0.7, 1.0], [0, 0, 5, 3], [1.0, 0.9, 1.0, 0.5]
+    logits = 5 * torch.randn(4, 5, 9, PIECE // 40, dtype=torch.float64)
+    key = noise_key(torch.arange(4 * 5 * 9)).view(4, 5, 9)
+    found = draw(logits, make_sampler(warm, few, most, batch=4), key, entropy=True)
+    for n in range(4):
+        for i in range(5):
+            rows, own = logits[n : n + 1, i : i + 1], make_sampler(warm[n], few[n], most[n])
+            alone = draw(rows, own, key[n : n + 1, i : i + 1], entropy=True)
+            assert torch.equal(found.token[n, i], alone.token[0, 0])
+            assert torch.allclose(found.doubt[n, i], alone.doubt[0, 0], rtol=1e-12)
+            assert found.entropy is not None
+            assert alone.entropy is not None
+            assert torch.allclose(found.entropy[n, i], alone.entropy[0, 0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("options", [{"top_k": 3}, {"top_p": 0.5}, {"top_k": 3, "top_p": 0.5}])
+def test_a_row_of_no_numbers_is_told_by_its_doubt_and_harms_no_other(options):
+    torch.manual_seed(2)
+    logits = torch.randn(1, 3, 3 * FEW)
+    broken = logits.clone()
+    broken[0, 1] = torch.nan
+    key = noise_key(torch.arange(3))[None]
+    found, expected = (draw(x, make_sampler(1.0, **options), key) for x in (broken, logits))
+    assert found.doubt.isnan().tolist() == [[False, True, False]]
+    assert found.token[0, ::2].tolist() == expected.token[0, ::2].tolist()
 
 
 def test_top_p_comes_after_top_k():

@@ -44,14 +44,7 @@ def toy(seed: int, sharpness: float = 0.8) -> Runner:
 
 
 def sampler_of(temperature: float, top_k: int, top_p: float, count: int) -> Sampler:
-    return Sampler(
-        torch.full((count,), temperature),
-        torch.full((count,), top_k),
-        torch.full((count,), top_p),
-        torch.arange(count),
-        random=True,
-        filtered=top_k > 0 or top_p < 1,
-    )
+    return Sampler.of([temperature] * count, [top_k] * count, [top_p] * count, range(count))
 
 
 @dataclass

@@ -36,13 +36,12 @@ class Rules:
         size = sequences[0].block_length
         quota = [quotas(size, p.denoising_steps or size) for p in params]
         longest = max(len(q) for q in quota)
-        sampler = Sampler(
-            temperature=torch.tensor([float(p.temperature) for p in params], device=device),
-            top_k=torch.tensor([min(p.top_k, 2**62) for p in params], device=device),
-            top_p=torch.tensor([float(p.top_p) for p in params], device=device),
-            seed=torch.tensor([p.seed for p in params], device=device),
-            random=any(p.temperature > 0 for p in params),
-            filtered=any(p.temperature > 0 and (p.top_k > 0 or p.top_p < 1) for p in params),
+        sampler = Sampler.of(
+            temperature=[float(p.temperature) for p in params],
+            top_k=[min(p.top_k, 2**62) for p in params],
+            top_p=[float(p.top_p) for p in params],
+            seed=[p.seed for p in params],
+            device=device,
         )
         strategy = [p.remasking_strategy or STRATEGIES[0] for p in params]
         schedule = Schedule(
