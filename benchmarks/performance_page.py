@@ -43,6 +43,21 @@ def forwards_table(data: dict[str, Any]) -> str:
     return table(head, lines, 2)
 
 
+def draws_table(data: dict[str, Any]) -> str:
+    found = {(row["sampler"], row["rows"]): row for row in data["draws"]}
+    rows = list(dict.fromkeys(count for _, count in found))
+    lines = [
+        [
+            sampler,
+            *(f"{found[sampler, count]['plain_over_built']:.2f}" for count in rows),
+            *(percent(found[sampler, count]["share_of_forward"]) for count in rows),
+        ]
+        for sampler in dict.fromkeys(sampler for sampler, _ in found)
+    ]
+    head = ["sampling", *(f"x plain, {count}" for count in rows), *(f"of a forward, {count}" for count in rows)]
+    return table(head, lines, 1)
+
+
 def batches_table(data: dict[str, Any]) -> str:
     lines = [
         [
@@ -162,6 +177,7 @@ def render() -> str:
         "profile": profile_table,
         "steps": steps_table,
         "forwards": forwards_table,
+        "draws": draws_table,
         "batches": batches_table,
         "methods": methods_table,
         "windows": windows_table,
