@@ -24,17 +24,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.draws import draws
 from benchmarks.performance_page import write_page
 from benchmarks.random_models import SIZES, RandomWeights, built, configured
+from benchmarks.timing import BLOCK, REPEATS, forward_call, median
 from simsd import LLM, SamplingParams, __version__
 from simsd.benchmark.cell import matrix
 from simsd.benchmark.device import device_name
 from simsd.benchmark.measure import Settings
 from simsd.benchmark.run import run
 from simsd.benchmark.workload import ask, load_items
-from simsd.core.sampling import Sampler, draw, noise_key
-from simsd.engine.costs import forward_of
-from simsd.engine.runner import Runner
 from simsd.evaluation.statistics import Spread
 from simsd.evaluation.suites import SUITES
 from simsd.models.attention import attend
@@ -42,13 +41,10 @@ from simsd.models.cache import KVCache
 from simsd.models.linear import Linear
 from simsd.models.memory import Placed, cache_bytes
 from simsd.models.norm import RMSNorm
-from simsd.models.transformer import Transformer
 from simsd.progress import track
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "performance.json"
-BLOCK = 4
-REPEATS = 7
 METHODS = (
     "method",
     "schedule",
@@ -62,23 +58,6 @@ METHODS = (
     "same_text",
 )
 STATIC, DYNAMIC = "low_confidence_static", "low_confidence_dynamic"
-
-
-def median(call: Callable[[], object], repeats: int = REPEATS) -> float:
-    """Seconds of a call, in steady state."""
-    taken = []
-    for _ in range(repeats + 1):
-        begin = time.perf_counter()
-        call()
-        taken.append(time.perf_counter() - begin)
-    return statistics.median(taken[1:])
-
-
-def forward_call(model: Transformer, rows: int, prefix: int) -> Callable[[], object]:
-    """A forward of so many query tokens behind a prefix, head included."""
-    config = model.config
-    assert config.mask_token_id is not None
-    return forward_of(Runner(model, config.mask_token_id, BLOCK, config.max_position_embeddings), rows, prefix)
 
 
 # ---------------------------------------------------------------------- where the time goes
@@ -188,57 +167,6 @@ def forwards() -> list[dict[str, Any]]:
             )
             print(json.dumps(found[-1]), flush=True)
             del model
-    return found
-
-
-# ---------------------------------------------------------------------- sampling
-SAMPLERS: dict[str, tuple[float, int, float]] = {
-    "greedy": (0.0, 0, 1.0),
-    "temperature 1": (1.0, 0, 1.0),
-    "top-k 50": (1.0, 50, 1.0),
-    "top-p 0.9": (1.0, 0, 0.9),
-}
-
-
-def plain_draw(logits: Tensor, temperature: float, top_k: int, top_p: float) -> tuple[Tensor, Tensor]:
-    """Token and confidence of rows `[n, V]`, written plainly, with PyTorch's own generator."""
-    law = logits.softmax(-1)
-    if temperature == 0:
-        confidence, token = law.max(-1)
-        return token, confidence
-    kept = logits
-    if top_k:
-        kept = kept.masked_fill(kept < kept.topk(top_k).values[..., -1:], -torch.inf)
-    if top_p < 1:
-        ordered, order = kept.sort(-1, descending=True)
-        mass = ordered.softmax(-1)
-        over = mass.cumsum(-1) - mass >= top_p
-        kept = torch.full_like(kept, -torch.inf).scatter(-1, order, ordered.masked_fill(over, -torch.inf))
-    token = kept.softmax(-1).multinomial(1)
-    return token.squeeze(-1), law.gather(-1, token).squeeze(-1)
-
-
-def draws() -> list[dict[str, Any]]:
-    """Draws from a real vocabulary beside a plain way to do them, and beside the forward that their logits come from.
-
-    The logits are noise, and ten tokens that stand out of it.
-    """
-    name = "0.6B (Qwen3-0.6B)"
-    config = configured(SIZES[name])
-    model = built(config, torch.float32)
-    found = []
-    for rows in (4, 20):
-        forward = median(forward_call(model, rows, 256))
-        noise = torch.Generator().manual_seed(0)
-        logits = torch.randn(rows, config.vocab_size, generator=noise)
-        logits[:, :: config.vocab_size // 10] += 16
-        key = noise_key(torch.arange(rows))[None]
-        for sampler, given in SAMPLERS.items():
-            own = Sampler.of(*([value] for value in given), seed=[0])
-            ours = median(lambda own=own, logits=logits, key=key: draw(logits[None], own, key))
-            plain = median(lambda given=given, logits=logits: plain_draw(logits, *given))
-            shares = {"plain_over_built": plain / ours, "share_of_forward": ours / forward}
-            found.append({"model": name, "vocabulary": config.vocab_size, "sampler": sampler, "rows": rows, **shares})
     return found
 
 

@@ -12,6 +12,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from simsd import LLM, SamplingParams
+from simsd.core import sampling
 from simsd.engine import costs, runner
 from simsd.models import available, memory
 from simsd.models.config import MoEConfig
@@ -152,6 +153,7 @@ def test_working_memory_is_enough_and_not_far_too_much(tmp_path: Path, sequences
 def test_working_memory_counts_in_the_runners_pieces():
     assert memory.PREFILL_ROWS == runner.PREFILL_ROWS
     assert memory.MEASURED_ROWS == costs.MOST_ROWS
+    assert memory.DRAWN_LOGITS == sampling.PIECE
 
 
 def test_ordinary_decoding_asks_for_the_rows_of_one_block():

@@ -19,9 +19,9 @@ class Linear:
     order than F.linear's, so results agree to rounding.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None = None, *, pack: bool = True) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self.bias = bias
-        self.packed = pack and can_pack(weight.device.type, weight.dtype)
+        self.packed = can_pack(weight.device.type, weight.dtype)
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight) if self.packed else weight
 
     def __call__(self, x: Tensor) -> Tensor:

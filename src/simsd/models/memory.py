@@ -17,12 +17,13 @@ from simsd.models.config import ModelConfig
 from simsd.models.linear import can_pack
 from simsd.models.loader import pick_device, pick_dtype, rank_devices, read_config, resolve
 from simsd.models.moe import router_dtype
-from simsd.models.parts import MAX_TIED_COPY, Shapes
+from simsd.models.parts import Shapes
 from simsd.models.shard import Shard, check_split, count
 
 GIB = 1 << 30
 PREFILL_ROWS = 512  # as many query tokens at once, `engine.runner` says
 MEASURED_ROWS = 256  # the most that `engine.costs` times
+DRAWN_LOGITS = 1 << 19  # at once on a CPU, `core.sampling` says
 LEAST_TOKENS = 256  # of one sequence, without which nothing can be decoded
 
 
@@ -109,9 +110,8 @@ def weight_bytes(model: Placed) -> Mapping[str, int]:
             total[part] += numbers // shape[0] * _filled(shape[0]) * size
         else:
             total[part] += numbers * size
-    tokens = count(model.shard.span(config.vocab_size))
-    if config.tie_word_embeddings and packed and tokens * config.hidden_size * size <= MAX_TIED_COPY:
-        total["head"] += _filled(tokens) * config.hidden_size * size
+    if config.tie_word_embeddings and packed:
+        total["head"] += _filled(count(model.shard.span(config.vocab_size))) * config.hidden_size * size
     total["rotary table"] = config.max_position_embeddings * 2 * config.head_dim * size
     return total
 
@@ -190,26 +190,29 @@ def verify_rows(block_length: int) -> int:
 
 def working_bytes(model: Placed, sequences: int, tokens: int, rows: int | None = None) -> int:
     """What a forward takes besides weights and cache, at its largest: a prefill of one sequence, or a verification of
-    all of them. Drawing tokens at a temperature is counted in. Of all ranks on the device.
+    all of them. Drawing tokens at a temperature is counted in, on a CPU of a few rows at a time. Of all ranks on the
+    device.
 
     rows: query tokens of each sequence, such as `verify_rows`; None: one block, which ordinary decoding asks for.
     """
     block = model.config.block_length or 1
     verify = sequences * min(block if rows is None else rows, tokens)
-    logits = verify * model.config.vocab_size * (_DRAWING + model.dtype.itemsize * _copies(model))
+    logits = verify * model.config.vocab_size
+    drawn = min(logits, max(DRAWN_LOGITS, model.config.vocab_size)) if model.device.type == "cpu" else logits
+    held, made = _logit_bytes(model)
     layers = max(_layer_bytes(model, queries, tokens) for queries in (min(PREFILL_ROWS, tokens), verify))
-    return max(layers * model.devices.count(model.device), logits)
+    return max(layers * model.devices.count(model.device), logits * held + max(logits * made, drawn * _DRAWING))
 
 
 def measuring_bytes(model: Placed, tokens: int) -> int:
     """The logits of the largest forward that is timed to find out how far drafting pays."""
-    rows = min(MEASURED_ROWS, tokens)
-    wider = 4 if model.dtype.itemsize < 4 else 0  # in float32, too
-    return rows * model.config.vocab_size * (model.dtype.itemsize * _copies(model) + wider)
+    return min(MEASURED_ROWS, tokens) * model.config.vocab_size * sum(_logit_bytes(model))
 
 
-def _copies(model: Placed) -> int:
-    return 1 if len(model.devices) == 1 else 2  # rank 0 gathers the ranks' shares
+def _logit_bytes(model: Placed) -> tuple[int, int]:
+    """Of one logit, and of what it is made from: a shorter number, the ranks' shares that rank 0 gathers."""
+    copies, size = 1 if len(model.devices) == 1 else 2, model.dtype.itemsize
+    return max(size, 4), (copies if size < 4 else copies - 1) * size
 
 
 _DRAWING = 36  # bytes a logit: itself, the keyed noise as it is made, and what is sorted out of both
