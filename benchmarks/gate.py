@@ -1,8 +1,8 @@
 """The regression gate: a fresh run against the committed one.
 
-    python benchmarks/gate.py --quick      # part of the questions; under a minute; what continuous integration runs
-    python benchmarks/gate.py              # all of them
-    python benchmarks/gate.py --update     # measures and commits to a new standard: say in the change why
+    python -m benchmarks.gate --quick      # part of the questions; under a minute; what continuous integration runs
+    python -m benchmarks.gate              # all of them
+    python -m benchmarks.gate --update     # measures and commits to a new standard: say in the change why
 
 It fails, with exit code 1, on a text of an exact method that is not ordinary decoding's, and on a loss over 10 % in
 tokens per forward. Windows are fixed, so that tokens per forward depend on no clock. Times are never compared.

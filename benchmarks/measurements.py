@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.arguments import positive
 from benchmarks.results_page import write_page
 from simsd import LLM
 from simsd.benchmark.cell import Cell, matrix
@@ -95,11 +96,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--page", action="store_true", help="measure nothing")
     parser.add_argument("--only", nargs="+", choices=("speed", "text", "sweeps"), default=("speed", "text", "sweeps"))
-    parser.add_argument("--speed-questions", type=int, default=6, help="of each suite, for the speed")
-    parser.add_argument("--sweep-questions", type=int, default=4, help="of each suite, for the ablations")
-    parser.add_argument("--text-questions", type=int, help="of each suite, for the text; default: all")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--speed-questions", type=positive, default=6, help="of each suite, for the speed")
+    parser.add_argument("--sweep-questions", type=positive, default=4, help="of each suite, for the ablations")
+    parser.add_argument("--text-questions", type=positive, help="of each suite, for the text; default: all")
+    parser.add_argument("--repeats", type=positive, default=3)
+    parser.add_argument("--threads", type=positive, default=1)
     parser.add_argument("--journals", type=Path, default=RESULTS / "journals", help="where samples are kept")
     args = parser.parse_args()
     if not args.page:

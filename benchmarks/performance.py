@@ -1,6 +1,6 @@
 """What docs/performance.md is made from: forwards against the memory's speed, batches, methods, long texts, heads.
 
-    python -m benchmarks.performance                 # everything (about 20 minutes on one core), then the page
+    python -m benchmarks.performance                 # everything (half an hour, 20 GB), then the page
     python -m benchmarks.performance --only profile  # one part
     python -m benchmarks.performance --page          # the page alone, from the committed figures
 
@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.arguments import positive
 from benchmarks.draws import draws
 from benchmarks.performance_page import write_page
 from benchmarks.random_models import SIZES, RandomWeights, built, configured
@@ -328,10 +329,12 @@ def main() -> None:
     )
     parser.add_argument("--page", action="store_true", help="measure nothing")
     parser.add_argument("--only", nargs="+", choices=parts, default=parts)
-    parser.add_argument("--questions", type=int, default=64, help="of the batches")
-    parser.add_argument("--method-questions", type=int, default=12, help="of the methods, the windows, the plain loop")
-    parser.add_argument("--repeats", type=int, default=3, help="of what is repeated")
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--questions", type=positive, default=64, help="of the batches")
+    parser.add_argument(
+        "--method-questions", type=positive, default=12, help="of the methods, the windows, the plain loop"
+    )
+    parser.add_argument("--repeats", type=positive, default=3, help="of what is repeated")
+    parser.add_argument("--threads", type=positive, default=1)
     args = parser.parse_args()
     if not args.page:
         torch.set_num_threads(args.threads)
