@@ -16,9 +16,10 @@ from simsd.drafters.model import ModelDrafter
 from simsd.engine import decoder as decoder_module
 from simsd.engine.auto import Auto
 from simsd.engine.batch import Round, Rules
+from simsd.engine.capture import Watch
 from simsd.engine.costs import CostTable, measure
 from simsd.engine.decoder import Decoder
-from simsd.engine.graphs import Graphs, Watch
+from simsd.engine.graphs import Graphs
 from simsd.engine.options import DecodingOptions, SamplingParams
 from simsd.engine.request import Sequence
 from simsd.engine.runner import Runner
