@@ -295,6 +295,33 @@ def test_tensors_of_one_call_overlap_nowhere_whatever_they_are():
     assert all(bool((one == torch.full_like(one, number)).all()) for number, one in enumerate(made))
 
 
+# ------------------------------------------------------------------ what is set outside
+def multiplied(given: Given) -> Tensor:
+    return given.values @ given.values
+
+
+def test_under_autocast_everything_runs_as_it_is():
+    store = graphs()
+    given = Given(torch.rand(8, 8))
+    plain = [store(multiplied, given) for _ in range(3)]
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = [store(multiplied, given) for _ in range(3)]
+    assert {one.dtype for one in cast} == {torch.bfloat16} and {one.dtype for one in plain} == {torch.float32}
+    assert (len(store), store.replays) == (1, 1)
+
+
+def test_another_precision_of_products_has_graphs_of_its_own():
+    store, before = graphs(), torch.get_float32_matmul_precision()
+    try:
+        for precision in ("highest", "high", "highest"):
+            torch.set_float32_matmul_precision(precision)
+            for _ in range(2):
+                call(store, [1.0])
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert (store.recorded, store.replays) == (2, 2)
+
+
 def test_lengths_are_rounded_up_by_at_most_a_quarter():
     store = Graphs(StandIn)
     assert [store.reach(n) for n in (0, 1, 256, 257, 2048, 2049, 5000)] == [256, 256, 256, 512, 2048, 2560, 5120]

@@ -106,7 +106,7 @@ class Graphs:
     A function takes one argument and returns one result, each a tensor or a frozen dataclass of tensors and hashable
     values. It may read what stays where it is (weights, the cache) and write to the cache; run twice, it must come to
     the same. Whatever else happens in it happens at the recording alone. A function that a graph cannot hold is called
-    as it is, and a warning says so once.
+    as it is, and a warning says so once. Under `torch.autocast` all are: what it casts is kept for as long as it lasts.
     For one thread at a time.
     """
 
@@ -149,7 +149,9 @@ class Graphs:
         return -(-max(tokens, 1) // step) * step
 
     def __call__(self, function: Callable[[Any], Any], given: Any) -> Any:
-        key = (function, kind(given))
+        if any(map(torch.is_autocast_enabled, ("cuda", "cpu"))):
+            return function(given)
+        key = (function, kind(given), _precision())
         graph = self._graphs.get(key)
         if graph is not None:
             self._graphs.move_to_end(key)
@@ -203,6 +205,12 @@ class Graphs:
         if why not in self._told:
             self._told.add(why)
             log.warning("%s runs without a CUDA graph: %s", getattr(function, "func", function).__qualname__, why)
+
+
+def _precision() -> Hashable:
+    """What is set for the whole process and decides by which kernel a product is computed."""
+    products = torch.backends.cuda.matmul
+    return products.fp32_precision if hasattr(products, "fp32_precision") else products.allow_tf32  # before 2.9
 
 
 def graphs_for(device: torch.device) -> Graphs | None:
