@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from simsd.engine import capture as capture_module
-from simsd.engine.capture import CudaCapture
+from simsd.engine.capture import CudaCapture, Watch, stays_on_device
 from simsd.engine.graphs import Graphs
 from tests.cuda import Books, cuda, read_on_the_host
 
@@ -121,3 +122,32 @@ def test_what_is_recorded_follows_what_was_queued_and_the_other_way_round(cuda: 
     other = CudaCapture(HERE)
     other(lambda: streams.append(cuda.current))
     assert streams[-1] is side
+
+
+# ------------------------------------------------------------------ experts
+@pytest.mark.parametrize(
+    ("dtype", "capability", "hip", "stays"),
+    [
+        (torch.bfloat16, (9, 0), None, True),
+        (torch.bfloat16, (10, 3), None, True),
+        (torch.bfloat16, (8, 9), None, False),
+        (torch.bfloat16, (12, 0), None, False),
+        (torch.bfloat16, (9, 4), "6.4", False),
+        (torch.float32, (9, 0), None, False),
+        (torch.float16, (9, 0), None, False),
+    ],
+)
+def test_experts_are_one_kernel_in_bfloat16_on_some_devices(dtype, capability, hip, stays, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    monkeypatch.setattr(torch.version, "hip", hip)
+    with FakeTensorMode():
+        assert stays_on_device(torch.empty(2, 16, dtype=dtype, device="cuda:0")) is stays
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_elsewhere_they_are_refused_though_no_operator_is_seen_that_reads(dtype: torch.dtype):
+    rows, weight = torch.rand(4, 16, dtype=dtype), torch.rand(2, 16, 16, dtype=dtype)
+    ends = torch.tensor([1, 4], dtype=torch.int32)
+    with Watch() as watch:
+        torch.nn.functional.grouped_mm(rows, weight.mT, offs=ends)
+    assert watch.refused == {"aten._grouped_mm.default"}

@@ -116,7 +116,19 @@ def refuses(func: Any, args: Any, kwargs: Any, result: Any) -> bool:
         return True
     if name in _INDEXING:  # a mask is turned into positions, as many as there are
         return any(one.dtype in (torch.bool, torch.uint8) for one in _flat(args[1]) if isinstance(one, Tensor))
+    if name == "_grouped_mm":
+        return not stays_on_device(args[0])
     return torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
+
+
+def stays_on_device(rows: Tensor) -> bool:
+    """Whether PyTorch's grouped product of such rows is one kernel, which reads the groups' ends where they are.
+
+    Elsewhere it is a loop over the groups, for which their ends go to the host, unseen by who watches operators.
+    """
+    if rows.device.type != "cuda" or rows.dtype != torch.bfloat16 or torch.version.hip is not None:
+        return False
+    return torch.cuda.get_device_capability(rows.device)[0] in (9, 10)
 
 
 def _flat(value: Any) -> list[Any]:
