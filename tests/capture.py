@@ -82,7 +82,7 @@ def _place(tensor: Tensor) -> int:
 
 
 class StandIn:
-    """Records as `engine.graphs.CudaCapture` does."""
+    """Records as `engine.capture.CudaCapture` does."""
 
     def __call__(self, function: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
         with nobody_reads(), Recording() as recording:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -215,110 +214,6 @@ def test_all_of_a_batch_must_stand_where_they_were_expected():
     asked = [Request(prompt_of(9, seed), SamplingParams(max_tokens=24)) for seed in range(3)]
     scheduler = both_ways(asked, perfect, num_speculative_tokens=8, states="chain")
     assert scheduler.totals.drafts_ahead == scheduler.totals.rounds - 1  # all the same length, and all perfect
-
-
-# ------------------------------------------------------------------ the thread
-class Failing(ModelDrafter):
-    """It fails in the thread, `times` times, and everywhere from `wherever` proposals on."""
-
-    def __init__(self, times: int, wherever: int = 10**6) -> None:
-        super().__init__(runner(tiny_model(2, 0, 0.0), SIZE), SIZE, SIZE)
-        self.times, self.wherever, self.asked = times, wherever, 0
-
-    def propose(self, request: DraftRequest) -> Draft:
-        self.asked += 1
-        beside = threading.current_thread().name.startswith("simsd-draft-ahead")
-        if self.asked > self.wherever or (beside and self.times > 0):
-            self.times -= 1
-            raise RuntimeError("out of memory")
-        return super().propose(request)
-
-
-def test_a_failure_of_the_thread_costs_no_more_than_its_draft():
-    asked = [Request(prompt_of(9), SamplingParams(max_tokens=40))]
-    expected = decode(engine(tiny_model(), SIZE), asked)[0].token_ids
-    scheduler = engine(tiny_model(), SIZE, Ahead(Failing(2)), num_speculative_tokens=4, states="chain")
-    assert decode(scheduler, asked)[0].token_ids == expected
-    assert scheduler.totals.drafts_ahead == scheduler.totals.rounds - 3
-
-
-def test_a_failure_that_stays_is_raised_in_time():
-    scheduler = engine(tiny_model(), SIZE, Ahead(Failing(0, wherever=1)), num_speculative_tokens=4)
-    submit(scheduler, [Request(prompt_of(9), SamplingParams(max_tokens=40))])
-    scheduler.step()
-    with pytest.raises(RuntimeError, match="out of memory"):
-        scheduler.step()
-
-
-def threads() -> list[str]:
-    return [t.name for t in threading.enumerate() if t.name.startswith("simsd-draft-ahead")]
-
-
-def started() -> Scheduler:
-    drafter = Noted(perfect(), pause=0.01)
-    scheduler = engine(tiny_model(), SIZE, Ahead(drafter))
-    submit(scheduler, [Request(prompt_of(9), SamplingParams(max_tokens=40))])
-    scheduler.step()
-    assert len(threads()) == 1
-    return scheduler
-
-
-def gone() -> bool:
-    """Whether the thread ends, within seconds."""
-    for _ in range(500):
-        if not threads():
-            return True
-        time.sleep(0.01)
-    return False
-
-
-def test_closing_ends_the_thread_and_the_next_round_starts_another():
-    gc.collect()
-    assert gone()
-    scheduler = started()
-    scheduler.close()
-    assert threads() == []
-    scheduler.close()
-    while scheduler.busy:
-        scheduler.step()
-    assert scheduler.totals.drafts_ahead > 0
-    scheduler.close()
-
-
-def test_the_thread_ends_with_the_last_that_could_use_it():
-    gc.collect()
-    assert gone()
-    scheduler = started()
-    del scheduler
-    gc.collect()
-    assert gone()
-
-
-def test_it_works_in_one_thread_that_is_not_the_rounds():
-    inside = Noted(perfect())
-    scheduler = engine(tiny_model(), SIZE, Ahead(inside), states="chain")
-    decode(scheduler, [Request(prompt_of(9), SamplingParams(max_tokens=40))])
-    assert len(inside.threads) == 2 and threading.current_thread().name in inside.threads
-    scheduler.close()
-
-
-def test_rounds_outside_of_inference_mode_stay_outside():
-    for mode in (True, False):
-        modes: list[bool] = []
-
-        class Watched(ModelDrafter):
-            def propose(self, request: DraftRequest, modes: list[bool] = modes) -> Draft:
-                modes.append(torch.is_inference_mode_enabled())
-                return super().propose(request)
-
-        drafter = Watched(runner(tiny_model(2, 0, 0.0), SIZE), SIZE, SIZE)
-        scheduler = engine(tiny_model(), SIZE, Ahead(drafter))
-        submit(scheduler, [Request(prompt_of(9), SamplingParams(max_tokens=20))])
-        while scheduler.busy:
-            with torch.inference_mode(mode), torch.no_grad():
-                Scheduler._step(scheduler)  # without the mode that `step` sets
-        assert set(modes) == {mode}
-        scheduler.close()
 
 
 # ------------------------------------------------------------------ where a sequence will stand

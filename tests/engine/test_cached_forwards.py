@@ -184,6 +184,17 @@ def test_room_ahead_of_need_ends_with_the_longest_text():
     assert capacities == [20, 30, 40, 45]  # the last one has a tail behind the text
 
 
+@pytest.mark.parametrize(("most", "places"), [(1, [1, 2, 3, 4, 5, 6, 7]), (6, [1, 2, 4, 4, 6, 6, 7])])
+def test_places_double_as_far_as_there_may_be_sequences(most: int, places: list[int]):
+    run = Runner(tiny_model().model, MASK, SIZE, POSITIONS, most_sequences=most)
+    found = []
+    for sequences in range(1, 8):
+        run.reserve(sequences, 10)
+        found.append(run.cache.sequences)
+    assert found == places
+    assert run.another().most_sequences == most
+
+
 def test_mask_is_never_likely():
     assert rows(runner(tiny_model(), SIZE), TEXTS, [0, 0, 0])[..., MASK].eq(-torch.inf).all()
 

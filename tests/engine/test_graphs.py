@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import logging
+import time
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from simsd.engine.graphs import Graphs, graphs_for
+from simsd.core.tensors import kind
+from simsd.engine.graphs import AFTER, AGAIN, Graphs, Memory, graphs_for
 from tests.capture import RefusedError, StandIn, graphs
 
 
@@ -174,7 +180,146 @@ def test_a_capture_that_fails_is_told_and_the_function_runs_on(caplog):
     store = Graphs(failing)
     with caplog.at_level(logging.WARNING):
         assert [call(store, [n]) for n in range(4)] == [[0.0], [1.0], [2.0], [3.0]]
-    assert caplog.messages == ["scaled runs without a CUDA graph: operation not permitted when stream is capturing"]
+    why = "operation not permitted when stream is capturing (it is tried again later)"
+    assert caplog.messages == [f"scaled runs without a CUDA graph: {why}"]
+
+
+class Short:
+    """It records, but for the first `times` tries."""
+
+    def __init__(self, times: int) -> None:
+        self.times, self.tries = times, 0
+
+    def __call__(self, function: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+        self.tries += 1
+        if self.tries <= self.times:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+        return StandIn()(function)
+
+
+def test_a_recording_for_which_memory_is_short_is_tried_again_ever_more_rarely():
+    short = Short(2)
+    store = Graphs(lambda: short)
+    tries = []
+    for n in range(AFTER * AGAIN**2 + 2):
+        assert call(store, [float(n), 0.0]) == [float(n), 1.0]
+        tries.append(short.tries)
+    assert [n + 1 for n in range(1, len(tries)) if tries[n] > tries[n - 1]] == [AFTER * AGAIN**k for k in range(3)]
+    assert (store.recorded, store.replays) == (1, 2)
+
+
+@pytest.mark.parametrize("where", ["the capture is made", "its memory is had"])
+def test_a_round_has_its_result_though_memory_is_short_before_the_recording(where: str, monkeypatch, caplog):
+    def fail(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    store = graphs()
+    if where == "the capture is made":
+        store.make_capture = fail
+    else:
+        monkeypatch.setattr(Memory, "like", fail)
+    assert [call(store, [n]) for n in range(4)] == [[0.0], [1.0], [2.0], [3.0]]
+    assert caplog.messages == ["scaled runs without a CUDA graph: CUDA out of memory (it is tried again later)"]
+
+
+class Slow:
+    """It records, and notes who is recording meanwhile."""
+
+    def __init__(self) -> None:
+        self.busy, self.most = 0, 0
+
+    def __call__(self, function: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
+        self.busy += 1
+        self.most = max(self.most, self.busy)
+        time.sleep(0.01)
+        self.busy -= 1
+        return lambda: None, function()
+
+
+def test_the_process_records_one_thing_at_a_time_whosever_it_is():
+    slow = Slow()
+    stores = [Graphs(lambda: slow) for _ in range(4)]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda store: [call(store, [0.0] * n) for n in range(1, 4) for _ in range(2)], stores))
+    assert [store.recorded for store in stores] == [3] * 4
+    assert slow.most == 1
+
+
+# ------------------------------------------------------------------ memory
+def test_all_graphs_take_and_leave_numbers_in_the_same_memory():
+    store = graphs()
+    sizes = [1000, 10, 500, 999]
+    for size in sizes:
+        for _ in range(2):
+            call(store, [1.0] * size)
+    assert len(store) == 4
+    assert store.nbytes == 2 * 4096  # 1,000 numbers, rounded up
+    for size in (*sizes, *sizes[::-1]):
+        assert call(store, [2.0] * size) == [2.0 + n for n in range(size)]
+    assert store.replays == 8
+
+
+def test_memory_that_is_too_small_is_at_least_doubled_and_goes_with_the_last_graph_in_it():
+    store = graphs(most=2)
+    for _ in range(2):
+        call(store, [0.0] * 1000)
+    first = weakref.ref(next(iter(store._graphs.values())).given[0].untyped_storage())
+    small = store.nbytes
+    for _ in range(3):
+        assert call(store, [0.0] * 1100) == [float(n) for n in range(1100)]
+    assert store.nbytes == 2 * small
+    assert call(store, [3.0] * 1000) == [3.0 + n for n in range(1000)]  # which has the old one
+    for size in (5, 6):
+        for _ in range(2):
+            call(store, [0.0] * size)
+    assert len(store) == 2
+    assert first() is None
+    assert store.nbytes == 2 * small
+
+
+def test_tensors_of_one_call_overlap_nowhere_whatever_they_are():
+    kinds = [
+        (torch.float64, (3, 5)),
+        (torch.bool, ()),
+        (torch.bfloat16, (7,)),
+        (torch.long, (0, 4)),
+        (torch.bool, (513,)),
+    ]
+    wanted = [torch.zeros(shape, dtype=dtype) for dtype, shape in kinds]
+    wanted.append(torch.ones(4, 6).t())
+    made = Memory().like(wanted)
+    assert [kind(one) for one in made] == [kind(one) for one in wanted]
+    assert all(one.is_contiguous() and one.data_ptr() % 16 == 0 for one in made)
+    for number, one in enumerate(made):
+        one.fill_(number)
+    assert all(bool((one == torch.full_like(one, number)).all()) for number, one in enumerate(made))
+
+
+# ------------------------------------------------------------------ what is set outside
+def multiplied(given: Given) -> Tensor:
+    return given.values @ given.values
+
+
+def test_under_autocast_everything_runs_as_it_is():
+    store = graphs()
+    given = Given(torch.rand(8, 8))
+    plain = [store(multiplied, given) for _ in range(3)]
+    with torch.autocast("cpu", torch.bfloat16):
+        cast = [store(multiplied, given) for _ in range(3)]
+    assert {one.dtype for one in cast} == {torch.bfloat16} and {one.dtype for one in plain} == {torch.float32}
+    assert (len(store), store.replays) == (1, 1)
+
+
+def test_another_precision_of_products_has_graphs_of_its_own():
+    store, before = graphs(), torch.get_float32_matmul_precision()
+    try:
+        for precision in ("highest", "high", "highest"):
+            torch.set_float32_matmul_precision(precision)
+            for _ in range(2):
+                call(store, [1.0])
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert (store.recorded, store.replays) == (2, 2)
 
 
 def test_lengths_are_rounded_up_by_at_most_a_quarter():

@@ -16,9 +16,10 @@ from simsd.drafters.model import ModelDrafter
 from simsd.engine import decoder as decoder_module
 from simsd.engine.auto import Auto
 from simsd.engine.batch import Round, Rules
+from simsd.engine.capture import Watch
 from simsd.engine.costs import CostTable, measure
 from simsd.engine.decoder import Decoder
-from simsd.engine.graphs import Graphs, Watch
+from simsd.engine.graphs import Graphs
 from simsd.engine.options import DecodingOptions, SamplingParams
 from simsd.engine.request import Sequence
 from simsd.engine.runner import Runner
@@ -111,6 +112,27 @@ def test_a_growing_cache_drops_what_was_recorded():
     expected = decode(engine(tiny_model(), SIZE), [request])[0]
     assert told(decode(scheduler, [request])[0]) == told(expected)
     assert len(own) > 0
+
+
+def test_sequences_that_join_one_by_one_drop_what_was_recorded_a_few_times():
+    own = graphs(step=64)
+    scheduler = engine(tiny_model(), SIZE, max_num_seqs=9, graphs=own)
+    scheduler.target.most_sequences = 9
+    kept, dropped = [0], 0
+    joining: list[Sequence] = []
+    for n in range(9):
+        joining += submit(scheduler, [Request(prompt_of(6, n), SamplingParams(max_tokens=50, seed=n))])
+        for _ in range(3):
+            scheduler.step()
+            dropped += len(own) < kept[-1]
+            kept.append(len(own))
+    assert scheduler.target.cache.sequences == 9
+    assert dropped <= 4  # for 2, 4, 8 and 9 places
+    while scheduler.busy:
+        scheduler.step()
+    for n in (0, 3, 8):
+        request = Request(prompt_of(6, n), SamplingParams(max_tokens=50, seed=n))
+        assert told(joining[n]) == told(decode(engine(tiny_model(), SIZE), [request])[0])
 
 
 @pytest.mark.parametrize("drafter", ["model", "hybrid", "self"])

@@ -11,8 +11,10 @@ would need a draft now, which costs the same forwards as one for everybody.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -74,12 +76,27 @@ class Made:
         return request.by_draw and all(mine is own and then.agrees(mine) for mine, own, then in each)
 
 
+Queue = Callable[[torch.device], AbstractContextManager[Any]]
+"""Asked in one thread, it gives what puts another thread's work on a device behind that of the first."""
+
+
+def queue_of(device: torch.device) -> AbstractContextManager[Any]:
+    """The stream that this thread is on: another thread begins on the default one, and no order holds among streams."""
+    return torch.cuda.stream(torch.cuda.current_stream(device)) if device.type == "cuda" else nullcontext()
+
+
 class Ahead(Around):
     """Drafts between rounds, in one thread of its own. Nothing else touches the drafter while that works: the draft
-    model's cache is the thread's, and what it writes there lies behind the text until the draft is used."""
+    model's cache is the thread's, and what it writes there lies behind the text until the draft is used.
 
-    def __init__(self, drafter: Drafter) -> None:
+    Rounds and thread work in the same queue of the draft model's device. On the target's device that would leave
+    nothing to be done at the same time, but for a CPU's cores.
+    """
+
+    def __init__(self, drafter: Drafter, queue: Queue = queue_of) -> None:
         super().__init__(drafter)
+        self._queue = queue
+        self._process = os.getpid()
         self._forwards = self._ahead = 0  # as of the newest draft: the thread may be counting
         self._pool: ThreadPoolExecutor | None = None
         self._newest: tuple[DraftRequest, Draft] | None = None  # what the target is about to verify
@@ -115,7 +132,9 @@ class Ahead(Around):
             self._pool = ThreadPoolExecutor(1, "simsd-draft-ahead")
         request = replace(request, sequences=list(request.sequences))
         mode = torch.is_inference_mode_enabled()  # each thread has its own
-        self._work = self._pool.submit(_go_on, self.drafter, request, draft, standing, reached(), left, window, mode)
+        queue = self._queue(request.state.tokens.device)
+        given = (self.drafter, request, draft, standing, reached(), left, window)
+        self._work = self._pool.submit(_go_on, queue, mode, *given)
 
     def admit(self, sequence: SequenceView, slot: int) -> None:
         self._collect()  # of another batch
@@ -133,6 +152,8 @@ class Ahead(Around):
 
     def _collect(self) -> Made | None:
         """Waits for the thread. None where it made nothing: a failure will come again, and be told, in time."""
+        if self._process != os.getpid():  # a fork: the thread is its parent's
+            self._process, self._pool, self._work = os.getpid(), None, None
         if self._work is None:
             return None
         wait([self._work])
@@ -141,6 +162,8 @@ class Ahead(Around):
 
 
 def _go_on(
+    queue: AbstractContextManager[Any],
+    inference: bool,
     drafter: Drafter,
     request: DraftRequest,
     draft: Draft,
@@ -148,13 +171,12 @@ def _go_on(
     reached: Tensor,
     left: Sequence[int],
     window: Window,
-    inference: bool,
 ) -> Made | None:
     """A draft for where all will stand after `reached` [N] steps of this one; None where that would be for nothing.
 
     It waits for the draft model's device, and for no other.
     """
-    with torch.inference_mode(inference):
+    with queue, torch.inference_mode(inference):
         mask_id, device = request.state.mask_id, request.state.tokens.device
         drafts = zip(standing, draft.tokens.tolist(), draft.step.tolist(), reached.tolist(), strict=True)
         coming = [now.after(tokens, steps, count, mask_id) for now, tokens, steps, count in drafts]

@@ -9,93 +9,29 @@ is therefore found by everything else: by the function and by all of its argumen
 from __future__ import annotations
 
 import logging
+import math
+import threading
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from simsd.core.tensors import kind, mapped, tensors
+from simsd.engine.capture import Capture, CudaCapture, Watch
 
 MOST = 64  # graphs at once; each takes some megabytes beside the memory that all share
 MOST_MET = 1024  # shapes that are remembered although they have no graph yet
 AFTER = 2  # a shape is recorded when it comes for this time, never at once: its first call may still make things
+AGAIN = 8  # a recording that fails is tried again when its shape has come so many times as often
 STEP = 256  # lengths are rounded up to multiples of this, longer ones to coarser steps
+ALIGNED = 512  # bytes, as PyTorch's allocator does: kernels are chosen by it, too
 FINER = 4  # steps between a length and its double, from there on
 
 log = logging.getLogger(__name__)
-
-
-class Capture(Protocol):
-    """How a device records work."""
-
-    def __call__(self, function: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-        """What repeats the work of `function`, and the result in which each repetition leaves its numbers."""
-        ...
-
-
-class CudaCapture:
-    """Records on one device. All that it records shares one pool of memory, and is replayed one at a time."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.pool = torch.cuda.graph_pool_handle()
-        self.stream = torch.cuda.Stream(device)  # one, because libraries keep a workspace for each
-
-    def __call__(self, function: Callable[[], Any]) -> tuple[Callable[[], None], Any]:
-        with torch.cuda.device(self.device):
-            side, graph = self.stream, torch.cuda.CUDAGraph()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                function()  # libraries set themselves up for a stream when it first comes
-            torch.cuda.current_stream().wait_stream(side)
-            # other threads may go on using the device meanwhile
-            with torch.cuda.graph(graph, pool=self.pool, stream=side, capture_error_mode="thread_local"):
-                result = function()
-        return graph.replay, result
-
-
-class Watch(TorchDispatchMode):
-    """Notes operators that no graph can hold: they look at values, or move numbers between host and device."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.refused: set[str] = set()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        result = NotImplemented
-        if func.namespace != "prim":  # a question about a tensor, not an operator
-            with self:  # what is made of other operators hides nothing
-                result = func.decompose(*args, **kwargs)
-        if result is NotImplemented:
-            result = func(*args, **kwargs)
-            if refuses(func, args, kwargs, result):
-                self.refused.add(str(func))
-        return result
-
-
-_INDEXING = ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")
-_HOST = ("lift_fresh", "lift_fresh_copy", "resize_", "_resize_output_", "set_")
-
-
-def refuses(func: Any, args: Any, kwargs: Any, result: Any) -> bool:
-    """Whether a recording cannot hold this call of an operator."""
-    name = func.overloadpacket.__name__
-    used = [one for one in _flat((args, list(kwargs.values()), result)) if isinstance(one, Tensor)]
-    if name in _HOST or len({one.device for one in used}) > 1:
-        return True
-    if name in _INDEXING:  # a mask is turned into positions, as many as there are
-        return any(one.dtype in (torch.bool, torch.uint8) for one in _flat(args[1]) if isinstance(one, Tensor))
-    return torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
-
-
-def _flat(value: Any) -> list[Any]:
-    return [one for part in value for one in _flat(part)] if isinstance(value, list | tuple) else [value]
 
 
 @dataclass(frozen=True)
@@ -120,13 +56,58 @@ class Graph:
         return mapped(self.result, Tensor.clone)
 
 
+class Memory:
+    """Tensors that stay where they are, for recordings that are never repeated at the same time: all lie in the same
+    place. Where that is too small another one is begun, twice as large or more; the old one lives as long as the
+    recordings that lie in it."""
+
+    def __init__(self) -> None:
+        self._places: dict[torch.device, Tensor] = {}
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the newest place, on all devices."""
+        return sum(place.nbytes for place in self._places.values())
+
+    @torch.inference_mode(False)  # such tensors may be written in every mode
+    def like(self, given: Sequence[Tensor]) -> list[Tensor]:
+        """Contiguous tensors of these shapes, dtypes and devices; of one call, none overlaps another."""
+        used: dict[torch.device, int] = defaultdict(int)
+        begins = []
+        for one in given:
+            begins.append(used[one.device])
+            used[one.device] += -(-one.nbytes // ALIGNED) * ALIGNED
+        for device, size in used.items():
+            if device not in self._places or self._places[device].nbytes < size:
+                room = 1 << (max(size, ALIGNED) - 1).bit_length()
+                self._places[device] = torch.empty(room, dtype=torch.uint8, device=device)
+        return [
+            self._places[one.device][begin : begin + one.nbytes].view(one.dtype).view(one.shape)
+            for one, begin in zip(given, begins, strict=True)
+        ]
+
+
+@dataclass
+class Met:
+    """A shape without a graph: how often it has come, and at which time it is to be recorded."""
+
+    times: int
+    due: float
+
+
+# PyTorch allows one recording at a time in a process; and one begins by waiting for the whole device, which would break
+# another one off.
+ONE_AT_A_TIME = threading.Lock()
+
+
 class Graphs:
     """Calls functions, as graphs from their third time on.
 
     A function takes one argument and returns one result, each a tensor or a frozen dataclass of tensors and hashable
     values. It may read what stays where it is (weights, the cache) and write to the cache; run twice, it must come to
     the same. Whatever else happens in it happens at the recording alone. A function that a graph cannot hold is called
-    as it is, and a warning says so once. For one thread at a time.
+    as it is, and a warning says so once. Under `torch.autocast` all are: what it casts is kept for as long as it lasts.
+    For one thread at a time.
     """
 
     def __init__(self, capture: Callable[[], Capture], most: int = MOST, after: int = AFTER, step: int = STEP) -> None:
@@ -138,7 +119,6 @@ class Graphs:
         self.step = step
         self.recorded = 0
         self.replays = 0
-        self._unfit: set[Hashable] = set()
         self._told: set[str] = set()
         self.clear()
 
@@ -150,12 +130,17 @@ class Graphs:
         """Drops all graphs: something that they read has moved."""
         self._capture: Capture | None = None
         self._graphs: OrderedDict[Hashable, Graph] = OrderedDict()
-        self._met: OrderedDict[Hashable, int] = OrderedDict()
-        self._results: dict[Hashable, Tensor] = {}  # as graphs leave them; those of equal shape share theirs
+        self._met: OrderedDict[Hashable, Met] = OrderedDict()
+        self._given, self._results = Memory(), Memory()
 
     def fresh(self) -> Graphs:
         """None yet, of the same kind: for another cache."""
         return Graphs(self.make_capture, self.most, self.after, self.step)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes in which graphs take their arguments and leave their results."""
+        return self._given.nbytes + self._results.nbytes
 
     def reach(self, tokens: int) -> int:
         """The length, rounded up, that the graph for so many stored tokens attends to."""
@@ -164,57 +149,68 @@ class Graphs:
         return -(-max(tokens, 1) // step) * step
 
     def __call__(self, function: Callable[[Any], Any], given: Any) -> Any:
-        key = (function, kind(given))
+        if any(map(torch.is_autocast_enabled, ("cuda", "cpu"))):
+            return function(given)
+        key = (function, kind(given), _precision())
         graph = self._graphs.get(key)
         if graph is not None:
             self._graphs.move_to_end(key)
             self.replays += 1
             return graph(tensors(given))
-        if key in self._unfit:
-            return function(given)
-        met = self._met.pop(key, 0) + 1
-        if met < self.after:
+        met = self._met.pop(key, None) or Met(0, self.after)
+        met.times += 1
+        if met.times < met.due:
             result = function(given)  # it makes what is made once, and may `clear`, where the cache has to grow
-            self._met[key] = met
-            if len(self._met) > MOST_MET:
-                self._met.popitem(last=False)
-            return result
-        with Watch() as watch:
-            result = function(given)
-        if watch.refused:
-            self._give_up(key, function, f"it uses {', '.join(sorted(watch.refused))}")
         else:
-            self._record(key, function, given, result)
+            with Watch() as watch:
+                result = function(given)
+            if watch.refused:
+                met.due = math.inf
+                self._tell(function, f"it uses {', '.join(sorted(watch.refused))}")
+            elif self._record(key, function, given, result):
+                return result
+            else:
+                met.due = met.times * AGAIN
+        self._met[key] = met
+        if len(self._met) > MOST_MET:
+            self._met.popitem(last=False)
         return result
 
-    def _record(self, key: Hashable, function: Callable[[Any], Any], given: Any, result: Any) -> None:
-        mine = [one.clone(memory_format=torch.contiguous_format) for one in tensors(given)]
-        own = iter(mine)
-        argument = mapped(given, lambda _: next(own))
-        places = [
-            self._results.setdefault((at, kind(one)), torch.empty_like(one, memory_format=torch.contiguous_format))
-            for at, one in enumerate(tensors(result))
-        ]
-
-        def work() -> Any:
-            into = iter(places)
-            return mapped(function(argument), lambda one: next(into).copy_(one))
-
-        if self._capture is None:
-            self._capture = self.make_capture()
+    def _record(self, key: Hashable, function: Callable[[Any], Any], given: Any, result: Any) -> bool:
+        """Whether it could be done: memory may be short, or another thread have made the whole device wait."""
         try:
-            self._graphs[key] = Graph(mine, *self._capture(work))
-            self.recorded += 1
+            mine, places = self._given.like(tensors(given)), self._results.like(tensors(result))
+            for own, one in zip(mine, tensors(given), strict=True):
+                own.copy_(one)
+            from_here = iter(mine)
+            argument = mapped(given, lambda _: next(from_here))
+
+            def work() -> Any:
+                into = iter(places)
+                return mapped(function(argument), lambda one: next(into).copy_(one))
+
+            with ONE_AT_A_TIME:
+                if self._capture is None:
+                    self._capture = self.make_capture()
+                self._graphs[key] = Graph(mine, *self._capture(work))
         except RuntimeError as error:
-            self._give_up(key, function, str(error).splitlines()[0])
+            self._tell(function, f"{str(error).splitlines()[0]} (it is tried again later)")
+            return False
+        self.recorded += 1
         if len(self._graphs) > self.most:
             self._graphs.popitem(last=False)
+        return True
 
-    def _give_up(self, key: Hashable, function: Callable[[Any], Any], why: str) -> None:
-        self._unfit.add(key)
+    def _tell(self, function: Callable[[Any], Any], why: str) -> None:
         if why not in self._told:
             self._told.add(why)
             log.warning("%s runs without a CUDA graph: %s", getattr(function, "func", function).__qualname__, why)
+
+
+def _precision() -> Hashable:
+    """What is set for the whole process and decides by which kernel a product is computed."""
+    products = torch.backends.cuda.matmul
+    return products.fp32_precision if hasattr(products, "fp32_precision") else products.allow_tf32  # before 2.9
 
 
 def graphs_for(device: torch.device) -> Graphs | None:

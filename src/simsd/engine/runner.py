@@ -35,9 +35,11 @@ class Runner:
         *,
         prefix_caching: bool = True,
         graphs: Graphs | None = None,
+        most_sequences: int = 1,
     ) -> None:
         """longest: tokens that a sequence may come to; room ahead of need is not made beyond it. None: max_position.
 
+        most_sequences: likewise how many there may be side by side.
         prefix_caching: a new sequence takes over what a place of the cache holds of its beginning.
         graphs: of `run`; its own, because they know where its cache is.
         """
@@ -48,6 +50,7 @@ class Runner:
         self.longest = max_position if longest is None else longest
         self.prefix_caching = prefix_caching
         self.graphs = graphs
+        self.most_sequences = most_sequences
         self.piece = max(PREFILL_ROWS // block_length, 1) * block_length
         self.cache: Any = None
         self._places = Places(block_length)
@@ -56,7 +59,8 @@ class Runner:
         """One like it, with a cache of its own."""
         graphs = None if self.graphs is None else self.graphs.fresh()
         given = (self.model, self.mask_id, self.block_length, self.max_position, self.longest)
-        return Runner(*given, prefix_caching=self.prefix_caching, graphs=graphs)
+        caching, most = self.prefix_caching, self.most_sequences
+        return Runner(*given, prefix_caching=caching, graphs=graphs, most_sequences=most)
 
     def reserve(self, sequences: int, slots: int) -> None:
         """Makes room for that many sequences of that many tokens, scratch included."""
@@ -67,7 +71,8 @@ class Runner:
         if self.graphs is not None:
             self.graphs.clear()
         if sequences > self.cache.sequences:
-            self.cache.grow_sequences(sequences)
+            twice = 1 << (sequences - 1).bit_length()  # each time all is copied, and all graphs are dropped
+            self.cache.grow_sequences(max(sequences, min(twice, self.most_sequences)))
         if slots > self.cache.capacity:
             self.cache.grow(max(slots, min(self.cache.capacity * 3 // 2, self.longest)))
 
