@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from benchmarks.batches import SCHEDULES, batches
 from benchmarks.performance_page import write_page
 from benchmarks.random_models import SIZES, RandomWeights, built, configured
 from simsd import LLM, SamplingParams, __version__
@@ -31,11 +32,10 @@ from simsd.benchmark.cell import matrix
 from simsd.benchmark.device import device_name
 from simsd.benchmark.measure import Settings
 from simsd.benchmark.run import run
-from simsd.benchmark.workload import ask, load_items
+from simsd.benchmark.workload import load_items
 from simsd.core.sampling import Sampler, draw, noise_key
 from simsd.engine.costs import forward_of
 from simsd.engine.runner import Runner
-from simsd.evaluation.statistics import Spread
 from simsd.evaluation.suites import SUITES
 from simsd.models.attention import attend
 from simsd.models.cache import KVCache
@@ -43,7 +43,6 @@ from simsd.models.linear import Linear
 from simsd.models.memory import Placed, cache_bytes
 from simsd.models.norm import RMSNorm
 from simsd.models.transformer import Transformer
-from simsd.progress import track
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "performance.json"
@@ -61,7 +60,7 @@ METHODS = (
     "ms_per_forward",
     "same_text",
 )
-STATIC, DYNAMIC = "low_confidence_static", "low_confidence_dynamic"
+STATIC, DYNAMIC = SCHEDULES
 
 
 def median(call: Callable[[], object], repeats: int = REPEATS) -> float:
@@ -240,52 +239,6 @@ def draws() -> list[dict[str, Any]]:
             shares = {"plain_over_built": plain / ours, "share_of_forward": ours / forward}
             found.append({"model": name, "vocabulary": config.vocab_size, "sampler": sampler, "rows": rows, **shares})
     return found
-
-
-# ---------------------------------------------------------------------- batches
-def batches(questions: int, repeats: int) -> list[dict[str, Any]]:
-    """Tokens a second by the sequences side by side, each method and schedule, relative to one at a time."""
-    base = LLM(method="none", dtype="float32", device="cpu", prefix_caching=False)
-    items = load_items(SUITES, -(-questions // len(SUITES)))[:questions]
-    engines = {
-        (method, schedule, count): base.with_options(method=method, remasking_strategy=schedule, max_num_seqs=count)
-        for schedule in (STATIC, DYNAMIC)
-        for method in ("none", "exact")
-        for count in (1, 4, 16, 64)
-    }
-    params = [SamplingParams(max_tokens=128)] * len(items)
-    for llm in engines.values():
-        ask(llm, items[: len(SUITES)], params[: len(SUITES)])  # untimed: costs are measured, buffers grow
-    speeds: dict[Any, list[float]] = {key: [] for key in engines}
-    texts: dict[Any, list[list[int]]] = {}
-    with track("batches", repeats * len(engines), sys.stderr.isatty()) as advance:
-        for _ in range(repeats):
-            for key, llm in engines.items():
-                begin = time.perf_counter()
-                answers = ask(llm, items, params)
-                seconds = time.perf_counter() - begin
-                texts[key] = [answer.token_ids for answer in answers]
-                speeds[key].append(sum(map(len, texts[key])) / seconds)
-                advance(1)
-    rows = []
-    for (method, schedule, count), mine in speeds.items():
-        alone, ordinary = speeds[method, schedule, 1], speeds["none", schedule, count]
-        rows.append(
-            {
-                "method": method,
-                "schedule": schedule,
-                "sequences": count,
-                "ratio_to_one": vars(ratio(mine, alone)),
-                "ratio_to_ordinary": vars(ratio(mine, ordinary)),
-                "same_text": texts[method, schedule, count] == texts["none", schedule, 1],
-            }
-        )
-    return rows
-
-
-def ratio(one: Sequence[float], other: Sequence[float]) -> Spread:
-    """Repeat by repeat."""
-    return Spread.of([a / b for a, b in zip(one, other, strict=True)])
 
 
 # ---------------------------------------------------------------------- the methods, by threads and dtype
