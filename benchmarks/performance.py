@@ -15,7 +15,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.arguments import positive
+from benchmarks.batches import SCHEDULES, batches
 from benchmarks.draws import draws
 from benchmarks.performance_page import write_page
 from benchmarks.random_models import SIZES, RandomWeights, built, configured
@@ -34,15 +35,13 @@ from simsd.benchmark.cell import matrix
 from simsd.benchmark.device import device_name
 from simsd.benchmark.measure import Settings
 from simsd.benchmark.run import run
-from simsd.benchmark.workload import ask, load_items
-from simsd.evaluation.statistics import Spread
+from simsd.benchmark.workload import load_items
 from simsd.evaluation.suites import SUITES
 from simsd.models.attention import attend
 from simsd.models.cache import KVCache
 from simsd.models.linear import Linear
 from simsd.models.memory import Placed, cache_bytes
 from simsd.models.norm import RMSNorm
-from simsd.progress import track
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "performance.json"
@@ -58,7 +57,7 @@ METHODS = (
     "ms_per_forward",
     "same_text",
 )
-STATIC, DYNAMIC = "low_confidence_static", "low_confidence_dynamic"
+STATIC, DYNAMIC = SCHEDULES
 
 
 # ---------------------------------------------------------------------- where the time goes
@@ -169,52 +168,6 @@ def forwards() -> list[dict[str, Any]]:
             print(json.dumps(found[-1]), flush=True)
             del model
     return found
-
-
-# ---------------------------------------------------------------------- batches
-def batches(questions: int, repeats: int) -> list[dict[str, Any]]:
-    """Tokens a second by the sequences side by side, each method and schedule, relative to one at a time."""
-    base = LLM(method="none", dtype="float32", device="cpu", prefix_caching=False)
-    items = load_items(SUITES, -(-questions // len(SUITES)))[:questions]
-    engines = {
-        (method, schedule, count): base.with_options(method=method, remasking_strategy=schedule, max_num_seqs=count)
-        for schedule in (STATIC, DYNAMIC)
-        for method in ("none", "exact")
-        for count in (1, 4, 16, 64)
-    }
-    params = [SamplingParams(max_tokens=128)] * len(items)
-    for llm in engines.values():
-        ask(llm, items[: len(SUITES)], params[: len(SUITES)])  # untimed: costs are measured, buffers grow
-    speeds: dict[Any, list[float]] = {key: [] for key in engines}
-    texts: dict[Any, list[list[int]]] = {}
-    with track("batches", repeats * len(engines), sys.stderr.isatty()) as advance:
-        for _ in range(repeats):
-            for key, llm in engines.items():
-                begin = time.perf_counter()
-                answers = ask(llm, items, params)
-                seconds = time.perf_counter() - begin
-                texts[key] = [answer.token_ids for answer in answers]
-                speeds[key].append(sum(map(len, texts[key])) / seconds)
-                advance(1)
-    rows = []
-    for (method, schedule, count), mine in speeds.items():
-        alone, ordinary = speeds[method, schedule, 1], speeds["none", schedule, count]
-        rows.append(
-            {
-                "method": method,
-                "schedule": schedule,
-                "sequences": count,
-                "ratio_to_one": vars(ratio(mine, alone)),
-                "ratio_to_ordinary": vars(ratio(mine, ordinary)),
-                "same_text": texts[method, schedule, count] == texts["none", schedule, 1],
-            }
-        )
-    return rows
-
-
-def ratio(one: Sequence[float], other: Sequence[float]) -> Spread:
-    """Repeat by repeat."""
-    return Spread.of([a / b for a, b in zip(one, other, strict=True)])
 
 
 # ---------------------------------------------------------------------- the methods, by threads and dtype

@@ -94,7 +94,7 @@ def test_python_page_names_members_that_exist() -> None:
     assert errors <= members
     llm = {name for name in vars(LLM) if not name.startswith("_")} | {"options", "max_model_len", "max_num_seqs"}
     assert llm <= members
-    builtin = {"ArithmeticError", "ValueError"}
+    builtin = {"ArithmeticError", "MemoryError", "ValueError"}
     assert members <= llm | errors | builtin | {"LLM"}
     assert all(f"`{field.name}`" in text for field in dataclasses.fields(Completion))
 

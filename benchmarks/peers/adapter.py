@@ -47,18 +47,19 @@ def main() -> None:
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what the function prints goes to the errors, never between the replies
 
-    def reply(what: dict[str, Any]) -> None:
+    def reply(**what: Any) -> None:
         replies.write(json.dumps(what) + "\n")
         replies.flush()
 
     answer = find(where)(**{name: value(text) for name, text in options.items()})
-    reply({"ready": True})
+    reply(ready=True)
     for line in sys.stdin:
         asked = json.loads(line)
         try:
-            reply({"ids": [int(i) for i in answer(asked["ids"], asked["max_tokens"])]})
+            found = {"ids": [int(i) for i in answer(asked["ids"], asked["max_tokens"])]}
         except Exception as error:  # a stranger's code: its reason is told, and the next prompt is asked
-            reply({"error": f"{type(error).__name__}: {error}"})
+            found = {"error": f"{type(error).__name__}: {error}"}
+        reply(number=asked["number"], **found)
 
 
 if __name__ == "__main__":

@@ -7,9 +7,10 @@
         --command  "other=./their_program --checkpoint path/to/checkpoint"
 
 Each peer is a process of its own that loads its model before the clock starts (peer.py says how it is spoken to). They
-take turns, prompt by prompt, one at a time, so that a change of the machine's pace meets all alike; the first prompt is
-asked once beforehand, untimed. Tokens are counted the same way for all: ids up to and with the first stop id. Ratios
-are to the first peer, repeat by repeat. A peer that dies or is too slow is out; the others go on.
+take turns, prompt by prompt, one at a time, so that a change of the machine's pace meets all alike. No prompt is asked
+twice: each repeat has prompts of its own, and some are asked beforehand, untimed, so that who remembers answers gains
+nothing by it. Tokens are counted the same way for all: ids up to and with the first stop id. Ratios are to the first
+peer, repeat by repeat. A peer that dies, is too slow or answers what was not asked is out; the others go on.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -28,8 +29,8 @@ from rich.table import Table
 
 from benchmarks.peers.peer import Answer, Peer, PeerError, Spec
 from simsd.benchmark.device import device_name
-from simsd.benchmark.workload import load_items, prompt_of
-from simsd.errors import SimsdError
+from simsd.benchmark.workload import Item, load_items, prompt_of
+from simsd.errors import ConfigError, SimsdError
 from simsd.evaluation.statistics import Spread
 from simsd.evaluation.suites import SUITES
 from simsd.models.config import ModelConfig
@@ -46,13 +47,19 @@ class Question:
 
 @dataclass
 class Result:
-    """What a peer did. seconds and tokens: one for each repeat; texts: of the first repeat."""
+    """What a peer did. seconds and tokens: one for each repeat; texts: of all repeats."""
 
     name: str
     seconds: list[float] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     texts: list[list[int]] = field(default_factory=list)
     failure: str | None = None
+
+    def count(self, repeat: int, ids: list[int], seconds: float) -> None:
+        """Adds an answer."""
+        self.seconds[repeat] += seconds
+        self.tokens[repeat] += len(ids)
+        self.texts.append(ids)
 
     def to_dict(self, base: Result) -> dict[str, Any]:
         """With what it comes to beside `base`, where neither failed: the ratio of tokens a second, and the share of
@@ -62,7 +69,7 @@ class Result:
         if self.failure is not None:
             return row
         speeds = self._speeds()
-        row |= {"tokens": self.tokens[0], "tokens_per_second": vars(Spread.of(speeds))}
+        row |= {"tokens": sum(self.tokens), "tokens_per_second": vars(Spread.of(speeds))}
         if base.failure is None:
             ratios = [mine / other for mine, other in zip(speeds, base._speeds(), strict=True) if other]
             same = sum(mine == other for mine, other in zip(self.texts, base.texts, strict=True))
@@ -73,16 +80,44 @@ class Result:
         return [tokens / seconds for tokens, seconds in zip(self.tokens, self.seconds, strict=True)]
 
 
-def questions(tokenizer: Tokenizer, names: Sequence[str], limit: int | None) -> list[Question]:
-    """The prompts as every peer gets them: text, and its ids."""
-    found = []
-    for item in load_items(names, limit):
-        prompt = prompt_of(tokenizer, item)
-        if isinstance(prompt, str):
-            found.append(Question(prompt, tokenizer.encode(prompt)))
-        else:
-            found.append(Question(tokenizer.render_chat(cast("Any", item.prompt)), prompt))
-    return found
+@dataclass(frozen=True)
+class Asked:
+    """No question twice. first: untimed; repeats: those of each repeat."""
+
+    first: list[Question]
+    repeats: list[list[Question]]
+
+
+def questions(tokenizer: Tokenizer, names: Sequence[str], limit: int, repeats: int) -> Asked:
+    """The prompts as every peer gets them: text, and its ids. Of each suite `limit` a repeat, and one beforehand.
+
+    Raises: ConfigError, also where a suite has too few.
+    """
+    need, known = limit * repeats + 1, set[tuple[int, ...]]()
+    asked = Asked([], [[] for _ in range(repeats)])
+    for name in names:
+        items = (_question(tokenizer, item) for item in load_items([name]))
+        own: list[Question] = []
+        while len(own) < need and (question := next(items, None)) is not None:
+            if tuple(question.ids) not in known:
+                known.add(tuple(question.ids))
+                own.append(question)
+        if len(own) < need:
+            raise ConfigError(
+                f"{name} has {len(own)} prompts that differ from all others, and {limit} for each of {repeats} repeats "
+                f"and one beforehand are {need}: none is asked twice; give a smaller --limit or fewer --repeats"
+            )
+        asked.first.append(own[0])
+        for repeat, part in enumerate(asked.repeats):
+            part += own[1 + repeat * limit : 1 + (repeat + 1) * limit]
+    return asked
+
+
+def _question(tokenizer: Tokenizer, item: Item) -> Question:
+    prompt = prompt_of(tokenizer, item)
+    if isinstance(prompt, str):
+        return Question(prompt, tokenizer.encode(prompt))
+    return Question(tokenizer.render_chat(cast("Any", item.prompt)), prompt)
 
 
 def counted(answer: Answer, tokenizer: Tokenizer, stop_ids: Sequence[int], max_tokens: int) -> list[int]:
@@ -96,53 +131,55 @@ def counted(answer: Answer, tokenizer: Tokenizer, stop_ids: Sequence[int], max_t
 
 def compare(
     specs: Sequence[Spec],
-    asked: Sequence[Question],
+    asked: Asked,
     tokenizer: Tokenizer,
     stop_ids: Sequence[int],
     *,
     max_tokens: int,
-    repeats: int,
     threads: int,
     timeout: float,
     progress: bool,
 ) -> list[Result]:
     """Runs all peers side by side; a result each, in their order."""
+    repeats = len(asked.repeats)
     results = [Result(spec.name, [0.0] * repeats, [0] * repeats) for spec in specs]
-    with ExitStack() as stack, track("Comparing", (repeats * len(asked) + 1) * len(specs), progress) as advance:
+    turns = len(specs) * (len(asked.first) + sum(map(len, asked.repeats)))
+    with ExitStack() as stack, track("Comparing", turns, progress) as advance:
         running: dict[int, Peer] = {}
 
-        def attempt(at: int, question: Question) -> Answer | None:
-            """The answer of a peer that still runs. One that fails is out."""
-            advance(1)
-            if at not in running:
-                return None
+        @contextmanager
+        def attempt(at: int) -> Iterator[None]:
+            """A peer that fails in it is out."""
             try:
-                return running[at].ask(question.ids, question.prompt, max_tokens, timeout)
+                yield
             except PeerError as error:
                 results[at].failure = str(error)
-                del running[at]
-                return None
+                running.pop(at, None)
+
+        def turn(question: Question, repeat: int | None = None) -> None:
+            """Asks all that still run, one after the other; what they answer counts in that repeat."""
+            for at, result in enumerate(results):
+                advance(1)
+                if at not in running:
+                    continue
+                with attempt(at):
+                    answer = running[at].ask(question.ids, question.prompt, max_tokens, timeout)
+                    if repeat is not None:
+                        result.count(repeat, counted(answer, tokenizer, stop_ids, max_tokens), answer.seconds)
 
         for at, spec in enumerate(specs):
-            try:
+            with attempt(at):
                 peer = stack.enter_context(Peer(spec, threads))
                 peer.wait(timeout)
                 running[at] = peer
-            except PeerError as error:
-                results[at].failure = str(error)
-        for at in range(len(specs)):
-            attempt(at, asked[0])
-        for repeat in range(repeats):
-            for question in asked:
-                for at, result in enumerate(results):
-                    answer = attempt(at, question)
-                    if answer is None:
-                        continue
-                    ids = counted(answer, tokenizer, stop_ids, max_tokens)
-                    result.seconds[repeat] += answer.seconds
-                    result.tokens[repeat] += len(ids)
-                    if repeat == 0:
-                        result.texts.append(ids)
+        for question in asked.first:
+            turn(question)
+        for repeat, part in enumerate(asked.repeats):
+            for question in part:
+                turn(question, repeat)
+        for at, peer in list(running.items()):
+            with attempt(at):
+                peer.check_silent()
     return results
 
 
@@ -162,16 +199,23 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
             console.print(row["failure"], style="red", markup=False)
 
 
+def count(text: str) -> int:
+    """At least 1. Raises ValueError."""
+    if int(text) < 1:
+        raise ValueError(text)
+    return int(text)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for flag, of in (("--callable", Spec.of_callable), ("--command", Spec.of_command)):
         parser.add_argument(flag, dest="peers", action="append", type=of, metavar="NAME=...", help="a peer; see above")
     parser.add_argument("--model", default="tiny", help="the checkpoint whose tokenizer and stop ids are used")
     parser.add_argument("--suite", nargs="+", default=list(SUITES), help="suites or JSON Lines files of prompts")
-    parser.add_argument("--limit", type=int, default=8, help="questions of each suite")
-    parser.add_argument("--max-tokens", type=int, default=128)
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--threads", type=int, default=1, help="of each peer, as OMP_NUM_THREADS and its kin")
+    parser.add_argument("--limit", type=count, default=8, help="questions of each suite in a repeat")
+    parser.add_argument("--max-tokens", type=count, default=128)
+    parser.add_argument("--repeats", type=count, default=3, help="each with questions of its own")
+    parser.add_argument("--threads", type=count, default=1, help="of each peer, as OMP_NUM_THREADS and its kin")
     parser.add_argument("--timeout", type=float, default=600.0, help="seconds for loading, and for an answer")
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args()
@@ -183,14 +227,15 @@ def main() -> int:
         folder = resolve(args.model)
         config = ModelConfig.from_folder(folder)
         tokenizer = Tokenizer.from_folder(folder, config.mask_token_id)
-        asked = questions(tokenizer, args.suite, args.limit)
+        asked = questions(tokenizer, list(dict.fromkeys(args.suite)), args.limit, args.repeats)
     except SimsdError as error:
         parser.error(str(error))
-    settings = {name: getattr(args, name) for name in ("max_tokens", "repeats", "threads", "timeout")}
+    settings = {name: getattr(args, name) for name in ("max_tokens", "threads", "timeout")}
     results = compare(args.peers, asked, tokenizer, config.stop_token_ids, **settings, progress=sys.stderr.isatty())
     rows = [result.to_dict(results[0]) for result in results]
     if args.json:
-        about = {"device": device_name(torch.device("cpu")), "questions": len(asked), "suites": args.suite, **settings}
+        size = {"questions": len(asked.repeats[0]), "repeats": args.repeats, "suites": args.suite}
+        about = {"device": device_name(torch.device("cpu")), **size, **settings}
         print(json.dumps({"about": about, "peers": rows}, indent=1))
     else:
         show(rows)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         NumericalError,
         PairError,
         PromptError,
+        RoomError,
         SimsdError,
         WorkerError,
     )
@@ -34,6 +35,7 @@ __all__ = [
     "PairError",
     "Piece",
     "PromptError",
+    "RoomError",
     "SamplingParams",
     "Score",
     "SimsdError",
@@ -43,8 +45,7 @@ __all__ = [
     "generate",
 ]
 
-_ERRORS = ("ConfigError", "ModelError", "NumericalError", "PairError", "PromptError", "SimsdError", "WorkerError")
-_HOME = {name: "simsd.errors" if name in _ERRORS else "simsd.llm" for name in __all__ if name != "__version__"}
+_HOME = {name: "simsd.errors" if name.endswith("Error") else "simsd.llm" for name in __all__ if name != "__version__"}
 _HOME["generate"] = "simsd.generation"
 
 

@@ -64,5 +64,9 @@ class NumericalError(SimsdError, ArithmeticError):
     """Logits that are not numbers; the request that met them fails alone."""
 
 
+class RoomError(SimsdError, MemoryError):
+    """A request for which there is not enough memory beside the others; it fails alone."""
+
+
 class WorkerError(SimsdError):
     """A process of tensor parallelism that failed or ended; nothing can be decoded with the others."""

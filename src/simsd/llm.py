@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Many
@@ -15,7 +16,7 @@ from simsd.distributed.pair import open_on_ranks
 from simsd.drafters.trajectory import Trajectory, check_trajectory
 from simsd.engine.auto import Auto
 from simsd.engine.completion import Completion, Message, Piece, Prompt
-from simsd.engine.costs import Costs
+from simsd.engine.costs import Costs, CostTable
 from simsd.engine.drafting import make_drafter
 from simsd.engine.generation import Generation
 from simsd.engine.graphs import graphs_for
@@ -108,7 +109,7 @@ class LLM:
             tokenizer=tokenizer,
             shifted_logits=shifted_logits,
         )
-        self._costs = Costs()
+        self._costs, self._measuring = Costs(), threading.Lock()
         method = method or ("exact" if self._draft is not None else "none")
         self._set_up(replace(given, method=method, block_length=self._target.config.block_length or 4))
 
@@ -119,7 +120,7 @@ class LLM:
         """
         other = object.__new__(LLM)
         other._target, other._draft, other._workers = self._target, self._draft, self._workers
-        other._costs, other._quantize = self._costs, self._quantize
+        other._costs, other._measuring, other._quantize = self._costs, self._measuring, self._quantize
         other._engine, changes = self._engine.changed(changes)
         other._engine.check_ranks(self.tensor_parallel_size)
         other._set_up(self._given.changed(changes))
@@ -143,15 +144,14 @@ class LLM:
                 warnings.warn(doubt, stacklevel=3)
         size = self.options.block_length
         self.max_model_len = self._engine.longest(self.options, self.config.max_position_embeddings)
-        target = self._runner(self._target)
         self._scheduler = Scheduler(
             self.options,
-            target,
+            self._runner(self._target),
             make_drafter(self.options, lambda: self._runner(self._draft), self.device, self._engine.draft_ahead),
             decode=self.tokenizer.decode,
             max_num_seqs=self.max_num_seqs,
             trace=self._engine.trace,
-            auto=Auto(lambda: self._costs.table(target), size) if self.options.adaptive else None,
+            auto=Auto(self._table, size) if self.options.adaptive else None,
         )
         self._scorer = Scorer(self._runner(self._target), self.max_model_len)
         self._count = 0
@@ -236,7 +236,7 @@ class LLM:
         trajectories: one a prompt (None: no draft for that one), for drafter "trajectory".
         progress: show a progress bar.
 
-        Raises: PromptError or NumericalError for a single prompt; ConfigError.
+        Raises: PromptError, NumericalError or RoomError for a single prompt; ConfigError.
         """
         prompts = plain(prompts, "prompt")
         single = isinstance(prompts, str) or (len(prompts) > 0 and isinstance(prompts[0], int))
@@ -291,8 +291,17 @@ class LLM:
         return self._generation(ids, for_each(1, params, self.options)[0], None)
 
     def prepare(self) -> None:
-        """Measures what an automatic window needs, unless it is known; else the first request waits for it, seconds."""
-        self._costs.table(self._scheduler.target)
+        """Measures what an automatic window needs, unless it is known; else the first request waits for it, seconds.
+
+        Rounds wait meanwhile: beside one, forwards would look slower than they are, for good.
+        """
+        with self._scheduler.lock:
+            self._table()
+
+    def _table(self) -> CostTable:
+        """What forwards of the target cost. Hold the scheduler's lock: it comes first, and one measures at a time."""
+        with self._measuring:
+            return self._costs.table(self._scheduler.target)
 
     def step(self) -> None:
         """One round for all requests that are started and not ended, in whatever thread it is called."""
@@ -347,7 +356,8 @@ class LLM:
                 left = len(generations)
                 while left:
                     self.step()  # or another thread's round ends them
-                    still = sum(not generation.ended for generation in generations)
+                    with self._scheduler.lock:  # a round that another thread is running has ended nothing yet
+                        still = sum(not generation.ended for generation in generations)
                     advance(left - still)
                     left = still
         finally:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.peers.compare import Question, Result, compare, counted
+from benchmarks.peers import ours
+from benchmarks.peers.compare import Asked, Question, Result, compare, counted, questions
 from benchmarks.peers.peer import Answer, Peer, PeerError, Spec
+from simsd.errors import ConfigError
 from simsd.models.loader import embedded
 from simsd.models.tokenizer import IdTokenizer, Tokenizer
 
@@ -38,9 +40,20 @@ def counting(tmp_path: Path) -> str:
 
 
 def run(*specs: Spec, repeats: int = 1, timeout: float = 20.0) -> list[Result]:
-    asked = [Question(str(n), [n]) for n in (4, 5, 6)]
-    settings = {"max_tokens": 7, "repeats": repeats, "threads": 1, "timeout": timeout, "progress": False}
-    return compare(specs, asked, TOKENIZER, STOP, **settings)  # type: ignore[arg-type]
+    parts = [[Question(str(n), [n]) for n in range(first, first + 3)] for first in range(4, 4 + 3 * repeats, 3)]
+    settings = {"max_tokens": 7, "threads": 1, "timeout": timeout, "progress": False}
+    return compare(specs, Asked([Question("3", [3])], parts), TOKENIZER, STOP, **settings)  # type: ignore[arg-type]
+
+
+READY = "print('{\"ready\": true}')"
+LOOP = f"""
+import json, sys, time
+{READY}
+for line in sys.stdin:
+    asked = json.loads(line)
+    number, ids = asked["number"], asked["ids"]
+"""
+ONE = "    print(json.dumps({'number': number, 'ids': [1]}))\n"
 
 
 def python(name: str, program: str) -> Spec:
@@ -56,6 +69,7 @@ def test_each_answer_is_asked_once_a_repeat_and_compared_with_the_first_peers(co
         repeats=2,
     )
     assert one.tokens == same.tokens == other.tokens == [21, 21]
+    assert [text[0] for text in one.texts] == [14, 15, 16, 17, 18, 19]
     assert one.texts[0] == list(range(14, 21))
     assert [result.to_dict(one)["same"] for result in (one, same, other)] == [1.0, 1.0, 0.0]
     ratio = one.to_dict(one)["ratio"]
@@ -73,10 +87,14 @@ def test_what_a_function_prints_is_no_answer(counting: str) -> None:
     [
         ("raise SystemExit('no weights here')", "x has ended; its last words: no weights here"),
         ("pass", "x has ended without a word"),
-        ("print('{\"ready\": true}'); input(); import time; time.sleep(60)", "x did not answer within 2 s"),
-        ("print('{\"ready\": true}'); input(); print('{\"ids\": [1.5]}')", "neither ids nor text"),
-        ("print('{\"ready\": true}'); input(); print('{broken')", "not JSON"),
+        (f"{READY}; input(); import time; time.sleep(60)", "x did not answer within 2 s"),
+        (f'{READY}; input(); print(\'{{"number": 1, "ids": [1.5]}}\')', "neither ids nor text"),
+        (f"{READY}; input(); print('{{broken')", "not JSON"),
+        (f"{READY}; input(); print('{{\"a\":' + '[' * 100000)", "not JSON"),
         ("print('{\"ids\": [1]}'); input()", "did not say that it is ready"),
+        (f"{READY}; input(); print('{{\"ids\": [1]}}'); input()", 'no "number": 1, the question\'s, in '),
+        (f"{READY}; input(); import os, time; os.close(1); time.sleep(60)", "x has closed its input or output"),
+        (f"{READY}; input(); import os; os.write(1, b'{{\"a\": \\xff}}\\n'); input()", "not JSON"),
     ],
 )
 def test_a_peer_that_fails_is_out_and_harms_no_other(counting: str, program: str, sentence: str) -> None:
@@ -84,6 +102,54 @@ def test_a_peer_that_fails_is_out_and_harms_no_other(counting: str, program: str
     assert good.failure is None and len(good.texts) == 3
     assert bad.failure is not None and sentence in bad.failure
     assert bad.to_dict(good)["ratio"] is None
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        LOOP + ONE + "    time.sleep(0.1)\n" + ONE,
+        LOOP + ONE + ONE,
+        LOOP + ONE.replace(": number", ": number + 1"),
+        LOOP + ONE.replace(": number", ": None"),
+        LOOP + "    print(json.dumps({'ids': [1]}))\n",
+        LOOP + '    sys.stdout.write(\'{"number": %d, "ids": [1]}\\n\' % number * (1 + (ids == [6])))\n',
+    ],
+    ids=["twice, late", "twice", "another number", "no number", "none at all", "more at the end"],
+)
+def test_a_line_that_answers_no_question_puts_its_peer_out(counting: str, program: str) -> None:
+    bad, good = run(python("x", program), Spec.of_callable(f"a={counting}"))
+    assert good.failure is None and len(good.texts) == 3
+    assert bad.failure is not None and ('no "number": ' in bad.failure or "nobody asked for" in bad.failure)
+
+
+def test_a_peer_that_does_not_read_is_out_after_its_time(counting: str) -> None:
+    much = [Question("", [1] * 100_000)]
+    specs = (python("x", f"{READY}; import time; time.sleep(60)"), Spec.of_callable(f"a={counting}"))
+    settings = {"max_tokens": 7, "threads": 1, "timeout": 2.0, "progress": False}
+    deaf, good = compare(specs, Asked(much, [much]), TOKENIZER, STOP, **settings)  # type: ignore[arg-type]
+    assert deaf.failure == "x did not read its question within 2 s"
+    assert good.texts == [list(range(11, 18))]
+
+
+def test_texts_of_all_repeats_are_compared(counting: str) -> None:
+    loop = LOOP + "    print(json.dumps({'number': number, 'ids': [10 + min(ids[0], 7) + i for i in range(7)]}))\n"
+    one, other = run(Spec.of_callable(f"a={counting}"), python("x", loop), repeats=2)
+    assert other.failure is None
+    assert other.to_dict(one)["same"] == 4 / 6
+
+
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_no_question_is_asked_twice_whatever_the_suites_hold(tmp_path: Path, repeats: int) -> None:
+    lines = [json.dumps({"prompt": f"question {n}"}) for n in (1, 1, 2, 3, 2, 4, 5, 6, 7, 8)]
+    (tmp_path / "own.jsonl").write_text("\n".join(lines), "utf-8")
+    names = ["math", str(tmp_path / "own.jsonl"), "trivia"]
+    tokenizer = Tokenizer.from_folder(embedded("tiny"))
+    asked = questions(tokenizer, names, 2, repeats)
+    assert [len(part) for part in asked.repeats] == [6] * repeats
+    every = [tuple(question.ids) for part in (asked.first, *asked.repeats) for question in part]
+    assert len(set(every)) == len(every) == 3 + 6 * repeats
+    with pytest.raises(ConfigError, match=r"own.jsonl has 8 prompts .* are 10: none is asked twice; give a smaller"):
+        questions(tokenizer, names, 3, 3)
 
 
 def test_a_peer_that_fails_in_the_middle_has_no_figures(counting: str) -> None:
@@ -124,6 +190,14 @@ def test_an_answer_in_words_is_counted_in_the_checkpoints_tokens() -> None:
 def test_a_callable_must_be_named_in_full(text: str) -> None:
     with pytest.raises(ValueError, match="not of the form"):
         Spec.of_callable(text)
+
+
+def test_simsd_takes_nothing_over_from_prompt_to_prompt_unless_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[bool] = []
+    monkeypatch.setattr(ours, "LLM", lambda *_, **options: made.append(options["prefix_caching"]))
+    ours.load()
+    ours.load(prefix_caching=True)
+    assert made == [False, True]
 
 
 def test_simsd_itself_is_a_peer_whose_methods_write_the_same() -> None:

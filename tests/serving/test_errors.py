@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from simsd import LLM, WorkerError
+from simsd import LLM, RoomError, WorkerError
+from simsd.serving.errors import as_api_error
 from tests.serving.support import running
 
 SAID = "rank 1 of the tensor-parallel ranks (process 77) was ended by SIGKILL; start again"
@@ -29,3 +30,10 @@ def test_a_lost_rank_is_the_servers_fault_and_shows_in_its_health(pair: LLM, mon
             assert (response.status_code, response.json()) == (503, {"status": "down"})
 
     asyncio.run(check())
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RoomError("none"), type("OutOfMemoryError", (RuntimeError,), {})()])
+def test_want_of_memory_passes_and_is_no_fault_of_the_client(error: BaseException) -> None:
+    told = as_api_error(error, "req-1")
+    assert (told.status, told.code) == (503, "out_of_memory")
+    assert "retry-after" in told.headers

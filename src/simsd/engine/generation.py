@@ -8,6 +8,7 @@ from simsd.engine.completion import Completion, Piece, Prompt
 from simsd.engine.request import Sequence
 from simsd.engine.scheduler import Scheduler, count_for
 from simsd.engine.trace import RoundTrace
+from simsd.errors import SimsdError
 from simsd.models.tokenizer import Tokenizer
 
 
@@ -51,7 +52,7 @@ class Generation:
     def read(self) -> Piece | None:
         """What is new since the last call, None where nothing is. The last piece carries the completion.
 
-        Raises: NumericalError, where the sequence failed.
+        Raises: the sequence's error, where it failed.
         """
         with self._scheduler.lock:  # another thread may be running a round
             ids = self.sequence.generated
@@ -92,9 +93,11 @@ class Generation:
         return taken
 
     def completion(self) -> Completion:
-        """The result of a sequence that has ended."""
-        sequence = self.sequence
+        """The result of a sequence that has ended. Raises: the sequence's error, if it is one that nobody foresaw."""
+        sequence, error = self.sequence, self.sequence.error
         assert sequence.finish_reason is not None
+        if error is not None and not isinstance(error, SimsdError):
+            raise error
         text = self._tokenizer.decode(sequence.token_ids)
         return Completion(
             prompt=self.prompt,
@@ -106,7 +109,7 @@ class Generation:
             stats=sequence.stats,
             stop_token_id=sequence.stop_token_id,
             trace=sequence.trace if self._trace else None,
-            error=sequence.error,
+            error=error,
         )
 
     def _last(self) -> Piece:

@@ -8,7 +8,6 @@ from itertools import zip_longest
 from typing import Any
 
 from simsd.engine.options import SamplingParams
-from simsd.errors import SimsdError
 
 
 @dataclass
@@ -153,7 +152,7 @@ class Sequence:
     stats: Stats = field(default_factory=Stats)
     trace: list[Any] = field(default_factory=list)
     finish_reason: str | None = None
-    error: SimsdError | None = None
+    error: Exception | None = None
     token_ids: list[int] = field(default_factory=list)
     text_end: int | None = None
     started: float = 0.0
@@ -240,6 +239,11 @@ class Sequence:
         self.finish_reason = reason
         self.token_ids = self.text_ids[begin : begin + count]
         self.stats.tokens = count
+
+    def fail(self, error: Exception) -> None:
+        """Ends the sequence with an error, and no token."""
+        self.error = error
+        self.finish("error", 0)
 
     def steps_of(self, begin: int, end: int) -> list[int]:
         """The reveal step, inside its block, of each generated token from `begin` to `end`."""

@@ -20,11 +20,13 @@ from simsd.engine.decoder import Decoder
 from simsd.engine.options import DecodingOptions
 from simsd.engine.request import Sequence, Stats
 from simsd.engine.runner import Runner
+from simsd.errors import RoomError, WorkerError
 
 
 class Scheduler:
-    """Waiting and running sequences, and one that is being prefilled. Places 0 .. n-1 of the caches are the running
-    ones, in the order of `running`.
+    """Waiting and running sequences: one that has not ended, and was not cancelled, is in just one of the two. Places
+    0 .. n-1 of the caches are the running ones, in the order of `running`; the first that waits may have a place
+    behind them, which is being filled.
 
     Several threads may add sequences and call `step`: a round serves all of them, whoever runs it. Hold `lock` to read
     a sequence that another thread may be advancing.
@@ -50,7 +52,7 @@ class Scheduler:
         self.lock = threading.RLock()
         self.waiting: deque[Sequence] = deque()
         self.running: list[Sequence] = []
-        self._filling: tuple[Sequence, int] | None = None  # it, and its place in the target's cache
+        self._place: int | None = None  # in the target's cache, of the first that waits
         self._rules: Rules | None = None
 
     def add(self, sequence: Sequence) -> None:
@@ -71,9 +73,9 @@ class Scheduler:
         """Takes a sequence out, wherever it is. Its place is free by the next step."""
         with self.lock:
             if sequence in self.waiting:
+                if sequence is self.waiting[0]:
+                    self._place = None
                 self.waiting.remove(sequence)
-            elif self._filling is not None and self._filling[0] is sequence:
-                self._filling = None
             elif sequence in self.running:
                 self._release(self.running.index(sequence))
 
@@ -85,11 +87,14 @@ class Scheduler:
 
     @property
     def busy(self) -> bool:
-        return bool(self.waiting or self.running or self._filling)
+        return bool(self.waiting or self.running)
 
     @torch.inference_mode()
     def step(self) -> list[Sequence]:
-        """Fills free places, runs one round, and returns the sequences that ended in it."""
+        """Fills free places, runs one round, and returns the sequences that ended in it.
+
+        Raises: WorkerError, and what a round fails with. A sequence that cannot be taken in ends alone, with its error.
+        """
         with self.lock:
             begin = time.perf_counter()
             ended = self._step()
@@ -102,9 +107,9 @@ class Scheduler:
         return self.decoder.totals
 
     def _step(self) -> list[Sequence]:
-        self._fill()
+        failed = self._fill()
         if not self.running:
-            return []
+            return failed
         if self._rules is None:
             self._rules = Rules.of(self.running, self.target.model.device)
         self.decoder.round(self.running, self._rules)
@@ -117,47 +122,61 @@ class Scheduler:
                 sequence.stats.seconds = time.perf_counter() - sequence.started
                 self._release(place)
                 ended.append(sequence)
-        return ended[::-1]
+        return failed + ended[::-1]
 
-    def _fill(self) -> None:
-        """Prefills what waits and finds a place: all of it, but beside running sequences only about a piece a round."""
-        left = self.target.piece
-        while self._filling is not None or (self.waiting and len(self.running) < self.max_num_seqs):
-            if self.running and left <= 0:
-                return
-            begin = time.perf_counter()
-            sequence, place = self._filling or self._open(self.waiting.popleft())
-            had = sequence.stored
-            part = sequence.text_ids[had : had + self.target.piece]
-            self.target.prefill(place, part, had)
-            sequence.stored += len(part)
-            left -= max(len(part), self.target.block_length)
-            self._filling = (sequence, place)
-            if sequence.stored == len(sequence.text_ids):
-                self._join(sequence, place)
-            seconds = time.perf_counter() - begin
-            for stats in (sequence.stats, self.totals):
-                stats.prefill_tokens += len(part)
-                stats.prefill_seconds += seconds
+    def _fill(self) -> list[Sequence]:
+        """Prefills what waits and finds a place: all of it, but beside running sequences only about a piece a round.
 
-    def _open(self, sequence: Sequence) -> tuple[Sequence, int]:
+        Returns those that failed on the way, for want of memory say: each waits until it runs or has its error.
+        """
+        left, failed = self.target.piece, []
+        while self.waiting and len(self.running) < self.max_num_seqs and (left > 0 or not self.running):
+            sequence = self.waiting[0]
+            try:
+                left -= max(self._prefill(sequence), self.target.block_length)
+            except BaseException as error:
+                self._place = None  # if it still waits it begins anew
+                if not isinstance(error, Exception) or isinstance(error, WorkerError):  # an interruption; everybody's
+                    raise
+                self.waiting.popleft()
+                sequence.stats.seconds = time.perf_counter() - sequence.started
+                sequence.fail(_told(error, sequence))
+                failed.append(sequence)
+        return failed
+
+    def _prefill(self, sequence: Sequence) -> int:
+        """A piece of the first that waits, which runs from its last one on; returns its tokens."""
+        begin = time.perf_counter()
+        place = self._place = self._open(sequence) if self._place is None else self._place
+        had = sequence.stored
+        part = sequence.text_ids[had : had + self.target.piece]
+        self.target.prefill(place, part, had)
+        sequence.stored += len(part)
+        if sequence.stored == len(sequence.text_ids):
+            self._join(sequence, place)
+        seconds = time.perf_counter() - begin
+        for stats in (sequence.stats, self.totals):
+            stats.prefill_tokens += len(part)
+            stats.prefill_seconds += seconds
+        return len(part)
+
+    def _open(self, sequence: Sequence) -> int:
         """Gives a sequence a place, with what some place holds of its text."""
         place = len(self.running)
         sequence.stored = self.target.open(place, sequence.text_ids)
         for stats in (sequence.stats, self.totals):
             stats.cached_tokens += sequence.stored
-        return sequence, place
+        return place
 
     def _join(self, sequence: Sequence, place: int) -> None:
         """Its prompt is stored: it takes the first place behind the running ones (some may have left by now)."""
-        self._filling = None
         own = len(self.running)
         self.target.hold(place, sequence.text_ids)
         self.target.take(own, place, sequence.stored)
         if self.drafter is not None:
             self.drafter.admit(sequence, own)
-        self.running.append(sequence)
-        self._rules = None
+        self._place = self._rules = None
+        self.running.append(self.waiting.popleft())
 
     def _release(self, place: int) -> None:
         """Frees a place; the last sequence moves into it, so that the running ones stay side by side."""
@@ -185,6 +204,16 @@ class Scheduler:
         end = min(found)
         sequence.finish("stop", count_for(text[:end], ids, self.decode))
         sequence.text_end = end
+
+
+def _told(error: Exception, sequence: Sequence) -> Exception:
+    """The error that a sequence ends with. One of memory is told anew: the old one keeps the tensors of its frames."""
+    if not isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return error
+    return RoomError(
+        f"there was not enough memory to take in a prompt of {len(sequence.prompt_ids)} tokens; "
+        "use shorter prompts, a smaller max_num_seqs or a smaller model"
+    )
 
 
 def count_for(text: str, ids: Many[int], decode: Callable[[Many[int]], str]) -> int:

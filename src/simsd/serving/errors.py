@@ -132,6 +132,9 @@ def as_api_error(error: BaseException, request_id: str) -> ApiError:
     """What the client is told about an error of the library, or about one that nobody foresaw."""
     if isinstance(error, ApiError):
         return error
+    # torch's own class is told by its name: it differs between devices
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return no_memory()
     if isinstance(error, NumericalError):
         return ApiError(str(error), status=500, kind="server_error", code="numerical_error")
     if isinstance(error, WorkerError):
@@ -142,7 +145,4 @@ def as_api_error(error: BaseException, request_id: str) -> ApiError:
         return ApiError(f"{error.told}; shorten it", code="context_length_exceeded")
     if isinstance(error, SimsdError):
         return ApiError(str(error))
-    # torch's own class is told by its name: it differs between devices
-    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
-        return no_memory()
     return internal(request_id)

@@ -1,0 +1,141 @@
+"""A sequence that cannot be taken in: it has its error, nobody is lost, and no other one notices (float64)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import pytest
+import torch
+
+from simsd.engine.options import SamplingParams
+from simsd.engine.request import Sequence
+from simsd.engine.runner import Runner
+from simsd.engine.scheduler import Scheduler
+from simsd.errors import RoomError, WorkerError
+from simsd.models.cache import KVCache
+from simsd.models.transformer import Transformer
+from tests.drafting import make_drafter
+from tests.tiny import Request, decode, engine, prompt_of, submit, tiny_model
+
+SIZE = 4
+POINTS = {  # all that changes or may ask for memory while a sequence is taken in, of target and draft model
+    Runner: ("open", "prefill", "hold", "take"),
+    KVCache: ("grow", "grow_sequences", "copy", "swap", "clear"),
+    Transformer: ("make_cache", "forward"),
+}
+
+
+def requests() -> list[Request]:
+    """More than there are places; some share a head, and each needs a larger cache than the one before."""
+    head, tails = prompt_of(8, 9), [2, 9, 20]
+    return [Request(head + prompt_of(n, n), SamplingParams(max_tokens=1 + n % 3, seed=n)) for n in tails]
+
+
+def made() -> Scheduler:
+    scheduler = engine(tiny_model(), SIZE, make_drafter("model", SIZE), max_num_seqs=2, num_speculative_tokens=4)
+    scheduler.target.piece = 12
+    return scheduler
+
+
+@contextmanager
+def failing(at: int, error: BaseException) -> Iterator[Callable[[], int]]:
+    """The call number `at` during admissions fails. Gives the calls so far."""
+    calls, admitting = [0], [False]
+
+    def wrapped(function: Callable[..., Any], fill: bool = False) -> Callable[..., Any]:
+        @wraps(function)
+        def call(*given: Any, **more: Any) -> Any:
+            if fill:
+                admitting[0] = True
+                try:
+                    return function(*given, **more)
+                finally:
+                    admitting[0] = False
+            calls[0] += admitting[0]
+            if admitting[0] and calls[0] == at:
+                raise error
+            return function(*given, **more)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Scheduler, "_fill", wrapped(Scheduler._fill, fill=True))
+        for owner, names in POINTS.items():
+            for name in names:
+                patch.setattr(owner, name, wrapped(getattr(owner, name)))
+        yield lambda: calls[0]
+
+
+def advance(scheduler: Scheduler, sequences: list[Sequence]) -> None:
+    """One step, after which each sequence has ended or is in one list, once."""
+    try:
+        scheduler.step()
+    finally:
+        held = [*scheduler.waiting, *scheduler.running]
+        for sequence in sequences:
+            assert held.count(sequence) == (sequence.finish_reason is None)
+
+
+def finish(scheduler: Scheduler, sequences: list[Sequence]) -> None:
+    for _ in range(200):
+        if not scheduler.busy:
+            break
+        advance(scheduler, sequences)
+    assert all(sequence.finish_reason is not None for sequence in sequences)
+
+
+def points() -> range:
+    """The numbers of all calls that admissions make."""
+    with failing(0, RuntimeError()) as calls:
+        decode(made(), requests())
+        return range(1, calls() + 1)
+
+
+def spoken(sequences: list[Sequence]) -> list[list[int]]:
+    return [sequence.token_ids for sequence in sequences]
+
+
+def test_a_failure_anywhere_in_an_admission_ends_one_sequence_and_harms_no_other() -> None:
+    expected, numbers = spoken(decode(made(), requests())), points()
+    assert len(numbers) > 30
+    for at in numbers:
+        error = RuntimeError(f"call {at}")
+        with failing(at, error):
+            scheduler = made()
+            sequences = submit(scheduler, requests())
+            finish(scheduler, sequences)
+        (bad,) = [place for place, one in enumerate(sequences) if one.finish_reason == "error"]
+        assert sequences[bad].error is error and sequences[bad].token_ids == []
+        good = [place for place in range(len(sequences)) if place != bad]
+        assert [sequences[place].token_ids for place in good] == [expected[place] for place in good]
+        if at % 4 == 0:  # what it left behind harms no later one either
+            assert spoken(decode(scheduler, requests())) == expected
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), WorkerError("a rank is lost")], ids=["Ctrl-C", "a lost rank"])
+def test_what_concerns_no_single_sequence_ends_none_of_them(error: BaseException) -> None:
+    expected = spoken(decode(made(), requests()))
+    for at in points()[::4]:
+        with failing(at, error):
+            scheduler = made()
+            sequences = submit(scheduler, requests())
+            with pytest.raises(type(error)):
+                finish(scheduler, sequences)
+            assert all(sequence.finish_reason != "error" for sequence in sequences)
+            finish(scheduler, sequences)
+        assert spoken(sequences) == expected
+
+
+@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate")])
+def test_want_of_memory_is_told_in_one_sentence_that_keeps_no_tensors(error: Exception) -> None:
+    with failing(points()[-1], error):
+        scheduler = made()
+        sequences = submit(scheduler, requests())
+        finish(scheduler, sequences)
+    told = sequences[-1].error
+    assert isinstance(told, RoomError)
+    assert "a prompt of 28 tokens; use shorter prompts" in str(told)
+    assert told.__cause__ is told.__context__ is told.__traceback__ is None
