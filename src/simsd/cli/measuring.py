@@ -103,7 +103,8 @@ T = TypeVar("T")
 
 def fixed(options: Decoding, names: Sequence[str] = FIXED) -> dict[str, Any]:
     """Decoding options of those names that were given; they hold for all cells."""
-    return {name: value for name in names if (value := getattr(options, name)) is not None}
+    given = options.llm_options()
+    return {name: given[name] for name in names if name in given}
 
 
 def settings(options: Decoding, repeats: int, batch_size: int) -> Settings:
