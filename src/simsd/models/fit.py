@@ -41,7 +41,7 @@ class Asked:
 
 
 def check_fits(models: Sequence[Placed], sequences: int = 1, tokens: int | None = None) -> None:
-    """Refuses models that cannot be held together with a cache of so many sequences and tokens.
+    """Refuses models that cannot be held together with a cache of so many sequences and tokens, on devices that are there.
 
     models: the target and, if there is one, its draft model.
     tokens: None asks for the least that is of any use.
@@ -51,7 +51,7 @@ def check_fits(models: Sequence[Placed], sequences: int = 1, tokens: int | None 
     asked = Asked(sequences, tokens)
     for device, needed in needed_bytes(models, sequences, tokens).items():
         here, free = [model for model in models if device in model.devices], free_bytes(device)
-        if needed > free:
+        if free is not None and needed > free:
             names = " and ".join(model.name for model in here)
             ways, together = _ways(models, asked, device, free)
             raise FitError(
