@@ -13,7 +13,7 @@ import torch
 
 from simsd.cli.main import main
 from simsd.cli.options import Decoding
-from simsd.engine.options import DecodingOptions
+from simsd.engine.options import LOADING, DecodingOptions
 from simsd.errors import SimsdError
 from simsd.llm import LLM, Completion, SamplingParams, Stats
 
@@ -101,6 +101,12 @@ def test_options_page_lists_every_option_with_its_flag() -> None:
     lines = (ROOT / "docs/reference/options.md").read_text("utf-8").splitlines()
     flagged = {line.split("`")[1] for line in lines if re.search(r"\| yes[^|]*\|$", line)}
     assert flagged == {field.name for field in dataclasses.fields(Decoding)} - {"threads"}
+
+
+def test_options_page_says_what_loading_fixes() -> None:
+    text = (ROOT / "docs/reference/options.md").read_text("utf-8")
+    told = text[text.index("fixed when the model is loaded") : text.index("CPU threads")]
+    assert set(re.findall(r"`(\w+)`", told)) == set(LOADING)
 
 
 def test_options_page_gives_the_defaults() -> None:

@@ -64,11 +64,21 @@ def truth(name: str, value: Any) -> None:
         raise ConfigError(f"{name} is {value!r}; it must be True or False", name)
 
 
+# Arguments of `LLM` that settle what is loaded, and how.
+LOADING = (
+    *("model", "draft_model", "dtype", "device", "draft_device", "quantize", "tensor_parallel_size"),
+    *("mask_token_id", "tokenizer", "shifted_logits"),
+)
+
+
 def check_names(names: Iterable[str]) -> None:
-    """Refuses names of decoding options that do not exist. Raises ConfigError."""
-    unknown = sorted(set(names) - {f.name for f in fields(DecodingOptions)})
-    if unknown:
-        raise ConfigError(f"unknown option {unknown[0]!r}; see simsd.engine.options.DecodingOptions")
+    """Refuses names that are no decoding options. Raises ConfigError."""
+    for name in sorted(set(names) - {f.name for f in fields(DecodingOptions)}):
+        if name in LOADING:
+            raise ConfigError(f"{name} is fixed when the model is loaded; give it to LLM(...)", name)
+        if name == "threads":
+            raise ConfigError("threads is no option in Python; call torch.set_num_threads", name)
+        raise ConfigError(f"unknown option {name!r}; see simsd.engine.options.DecodingOptions")
 
 
 @dataclass(frozen=True)
