@@ -90,9 +90,7 @@ def test_a_gpu_elsewhere_can_be_planned_for(
     assert shown.stdout.count("not in this machine") == len({*devices} - {"cpu"})
 
 
-def test_a_gpu_that_is_there_must_have_room_even_if_another_is_not(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_gpu_that_is_there_must_have_room_even_if_another_is_not(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fit, "free_bytes", lambda device: 1 << 10 if device.type == "cpu" else None)
     result = run("models", "--memory", "--draft-device", "cuda:99", *CPU)
     assert result.exit_code == 2

@@ -185,8 +185,7 @@ def check_files(results: Sequence[outputs.Named], run_file: Path | None, restart
 def load(options: Decoding) -> LLM:
     """The models of a measurement, set up for ordinary decoding; cells change the rest."""
     model = Decoding(**{name: getattr(options, name) for name in MODEL})
-    with common.loading("Loading the model"):
-        return common.make_llm(model, method="none")
+    return common.open_llm(model, settled=False, method="none")
 
 
 def measured(
