@@ -71,7 +71,7 @@ ANSWERS = {
     "What is the capital of Qatar?": "Doha",
     "What is the chemical symbol of argon?": "Ar",
     "Which currency is used in Japan?": "Yen",
-    "Write a function count_words to count the words in a string.": "def count_words(text):\n    return len(text.split())",
+    "Write a function count_words to count the words in a string.": "    return len(text.split())",
     "Write the multiplication table of 7 up to 8.": "7 * 7 = 49\n7 * 8 = 56",
 }
 

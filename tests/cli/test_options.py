@@ -70,7 +70,7 @@ def test_a_window_is_auto_or_a_number(word: str, window: int | str) -> None:
 @pytest.mark.parametrize("word", ["0", "65", "-4", "4.0", "none", "", "\u0664", "1" * 5000])
 def test_another_window_is_refused(word: str) -> None:
     with pytest.raises(
-        ConfigError, match="--num-speculative-tokens is '.*'; give auto, or a whole number from 1 to 64"
+        ConfigError, match=r"--num-speculative-tokens is '.*'; give auto, or a whole number from 1 to 64"
     ):
         Decoding(num_speculative_tokens=word)
 

@@ -41,9 +41,9 @@ class Asked:
 
 
 def check_fits(models: Sequence[Placed], sequences: int = 1, tokens: int | None = None) -> None:
-    """Refuses models that cannot be held together with a cache of so many sequences and tokens, on devices that are there.
+    """Refuses models that cannot be held together with a cache of so many sequences and tokens.
 
-    models: the target and, if there is one, its draft model.
+    models: the target and, if there is one, its draft model. A device that is not in this machine refuses nothing.
     tokens: None asks for the least that is of any use.
 
     Raises: FitError, for the first device that is too small.
