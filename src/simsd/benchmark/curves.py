@@ -146,8 +146,8 @@ def _line(axes: Axes, panel: Panel, one: Series, index: int, count: int) -> Line
     (line,) = axes.plot(x, y, label=one.curve.label, linewidth=1.4, **_stroke(one.curve), **_mark(one.curve))
     intervals = [panel.interval(row) for row in one.rows]
     if panel.wide and count * len(x) > MOST_WHISKERS:
-        ends = [(math.nan, math.nan) if found is None else found for found in intervals]
-        axes.fill_between(x, *zip(*ends, strict=True), color=_colour(one.curve), alpha=0.08, linewidth=0)
+        low, high = zip(*((math.nan, math.nan) if found is None else found for found in intervals), strict=True)
+        axes.fill_between(x, low, high, color=_colour(one.curve), alpha=0.08, linewidth=0)
         return line
     for at, height, interval in zip(x, y, intervals, strict=True):
         _whisker(axes, at, height, interval, color=_colour(one.curve), alpha=0.55, linewidth=0.9)
