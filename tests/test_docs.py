@@ -13,7 +13,7 @@ import torch
 
 from simsd.cli.main import main
 from simsd.cli.options import Decoding
-from simsd.engine.options import DecodingOptions
+from simsd.engine.options import LOADING, DecodingOptions
 from simsd.errors import SimsdError
 from simsd.llm import LLM, Completion, SamplingParams, Stats
 
@@ -62,6 +62,38 @@ def test_command_runs(
     assert capsys.readouterr().out.strip() or list(tmp_path.iterdir())
 
 
+# What the embedded pair is asked in snippets and commands, and what its answer holds.
+ANSWERS = {
+    "Count from 3 in steps of 4, 12 numbers.": "3, 7, 11, 15, 19, 23, 27, 31, 35, 39, 43, 47.",
+    "Count from 5 in steps of 5, 9 numbers.": "5, 10, 15, 20, 25, 30, 35, 40, 45.",
+    "Tell a short story about Ava, Ben and some cups.": "Ben had 3 cups too, so together they had 15 cups.",
+    "What is the atomic number of sodium?": "11",
+    "What is the capital of Qatar?": "Doha",
+    "What is the chemical symbol of argon?": "Ar",
+    "Which currency is used in Japan?": "Yen",
+    "Write a function count_words to count the words in a string.": "    return len(text.split())",
+    "Write the multiplication table of 7 up to 8.": "7 * 7 = 49\n7 * 8 = 56",
+}
+
+
+def questions() -> set[str]:
+    """All prompts on the pages; `...` stands for a text that is left out."""
+    asked = {word for line in commands() for word in shlex.split(line)[2:] if " " in word}
+    for page in PAGES:
+        text = page.read_text("utf-8")
+        asked |= set(re.findall(r'"content": "([^"]+)"', text)) | set(re.findall(r"user\\n(.+?)<\|im_end", text))
+    return {question for question in asked if "..." not in question}
+
+
+def test_examples_ask_what_the_embedded_pair_knows() -> None:
+    assert questions() == set(ANSWERS)
+    told = LLM(device="cpu").chat(
+        [[{"role": "user", "content": question}] for question in ANSWERS], SamplingParams(max_tokens=96)
+    )
+    pairs = zip(ANSWERS.items(), told, strict=True)
+    assert [(asked, found.text) for (asked, answer), found in pairs if answer not in found.text] == []
+
+
 def test_options_page_lists_every_option_with_its_flag() -> None:
     llm = {name for name in inspect.signature(LLM.__init__).parameters if name not in {"self", "options"}}
     fields = {field.name for cls in (DecodingOptions, SamplingParams) for field in dataclasses.fields(cls)}
@@ -69,6 +101,12 @@ def test_options_page_lists_every_option_with_its_flag() -> None:
     lines = (ROOT / "docs/reference/options.md").read_text("utf-8").splitlines()
     flagged = {line.split("`")[1] for line in lines if re.search(r"\| yes[^|]*\|$", line)}
     assert flagged == {field.name for field in dataclasses.fields(Decoding)} - {"threads"}
+
+
+def test_options_page_says_what_loading_fixes() -> None:
+    text = (ROOT / "docs/reference/options.md").read_text("utf-8")
+    told = text[text.index("fixed when the model is loaded") : text.index("CPU threads")]
+    assert set(re.findall(r"`(\w+)`", told)) == set(LOADING)
 
 
 def test_options_page_gives_the_defaults() -> None:

@@ -79,7 +79,8 @@ def round_figure() -> str:
         if step < 3:
             body.append(arrow(x + width + 6, 64, gap - 10, "forward"))
     body.append(block(24, 88, after(4)))
-    body.append(text(24 + width + 14, 105, "after the 4th forward (and one more stores the keys and values)", 12, PALE))
+    stored = "its keys and values are stored by the next block's first forward, on the way"
+    body.append(text(24 + width + 14, 105, f"after the 4th forward; {stored}", 12, PALE))
     body.append('<path d="M24 134H940" stroke="#d5dbe1"/>')
     body.append(text(24, 164, "Speculative decoding, exact: one forward for all four steps", 15, bold=True))
     body.append(text(24, 192, "1  the small model guesses words", 13))

@@ -7,10 +7,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
 from matplotlib.colors import to_hex
 from matplotlib.lines import Line2D
 
-from simsd.benchmark.curves import PANELS, figure
+from simsd.benchmark.curves import MOST_WHISKERS, PANELS, figure
 from simsd.benchmark.plots import COLOURS
 from simsd.benchmark.recipes import RECIPES
 from simsd.benchmark.sweep import Series, Sweep
@@ -34,9 +35,13 @@ def drawn(axes: Axes, one: Series) -> tuple[list[float], list[float]] | None:
 
 
 def whiskers(axes: Axes) -> set[tuple[float, float]]:
-    """The intervals that are drawn, rounded."""
-    ends = [np.asarray(path.vertices)[:, 1] for found in axes.collections for path in found.get_paths()]
-    return {(round(float(low), 9), round(float(high), 9)) for low, high in ends}
+    """The intervals that are drawn, as whiskers or as the height of a band at each of its points, rounded."""
+    places: dict[tuple[int, int, float], list[float]] = {}
+    for index, found in enumerate(axes.collections):
+        for number, path in enumerate(found.get_paths()):
+            for at, height in np.asarray(path.vertices).tolist():
+                places.setdefault((index, number, at), []).append(height)
+    return {(round(min(heights), 9), round(max(heights), 9)) for heights in places.values()}
 
 
 @pytest.fixture(scope="module", params=list(RECIPES))
@@ -118,3 +123,24 @@ def test_prompts_without_answers_have_no_accuracy() -> None:
 def test_the_title_asks_the_question() -> None:
     found = invented("threshold")
     assert figure(found).get_suptitle() == f"{found.recipe.title}. {found.recipe.question}\n{found.note}"
+
+
+def test_many_wide_intervals_are_bands_and_few_are_whiskers() -> None:
+    for name in ("gamma", "block-length"):
+        found = invented(name)
+        axes = figure(found).axes
+        place = panels(axes)["Accuracy"]
+        moving = [one for one in found.series if not one.constant]
+        bands = [one for one in place.collections if isinstance(one, PolyCollection)]
+        many = len(moving) * len(found.values) > MOST_WHISKERS
+        assert len(bands) == (len(moving) if many else 0)
+        assert many is (name == "gamma")
+        ((told,),) = [[text.get_text() for text in one.texts] for one in axes if one.get_legend()]
+        assert ("Bands and whiskers: of accuracy" in told) is many
+        assert "Lines of equal height stand a line's width apart." in told
+
+
+@pytest.mark.parametrize(("name", "automatic"), [("gamma", False), ("layout", False), ("threshold", True)])
+def test_the_figure_says_where_the_window_is_automatic(name: str, automatic: bool) -> None:
+    ((told,),) = [[text.get_text() for text in axes.texts] for axes in figure(invented(name)).axes if axes.get_legend()]
+    assert ("The window of exact is automatic" in told) is automatic

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from types import SimpleNamespace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
+import torch
+
+from simsd.engine.options import DecodingOptions
 from simsd.engine.request import Stats
 from simsd.engine.trace import LayoutTrace, RoundTrace
 from simsd.errors import PromptError
@@ -59,10 +61,13 @@ class FakeLLM:
     embedded: bool = False
 
     @property
-    def options(self) -> SimpleNamespace:
-        return SimpleNamespace(
-            method="exact", states=None, **{k: v for k, v in self.made.items() if k == "block_length"}
-        )
+    def options(self) -> DecodingOptions:
+        known = {f.name for f in fields(DecodingOptions)}
+        return DecodingOptions(**{k: v for k, v in self.made.items() if k in known}).resolve(has_draft_model=True)
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device("cpu")
 
     def with_options(self, **changes: Any) -> FakeLLM:
         return FakeLLM(self.made | changes, self.calls, self.tokenizer)

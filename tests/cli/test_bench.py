@@ -80,6 +80,31 @@ def test_where_there_is_little_room_names_are_folded_with_an_indent() -> None:
     assert cost[first + 1] == "     order" and cost[first + 2].startswith("     window=2 ")
 
 
+@pytest.mark.parametrize("width", [60, 80])
+def test_headings_go_from_side_to_side_over_columns_that_stay_in_line(width: int) -> None:
+    axes = (
+        "--methods",
+        "simsd,exact-draft-order",
+        "--windows",
+        "auto,2",
+        "--block-lengths",
+        "4",
+        "--temperatures",
+        "0.25",
+    )
+    result = CliRunner().invoke(app, [*SMALL, *axes], env={"COLUMNS": str(width)})
+    assert result.exit_code == 0, result.output
+    lines = [line.rstrip() for line in result.stdout.splitlines()]
+    headings = [" static, B = 4, T = 0.25", " dynamic, B = 4, T = 0.25"]
+    assert [line for line in lines if "B = 4, T" in line or line.endswith(("T =", "0.25"))] == headings * 3
+    rule = ""
+    for line in lines:
+        assert len(line) <= width
+        rule = line if "──" in line else rule
+        if re.match(r" {3,}\S.* \S+$", line) and rule and not line.startswith("    "):
+            assert len(line) == len(rule), line  # the last figure ends where the columns do
+
+
 def test_in_eighty_columns_no_name_breaks_inside_a_word() -> None:
     axes = ("--methods", "simsd,exact-draft-order", "--drafters", "lookup,model", "--windows", "4,8")
     result = CliRunner().invoke(app, [*SMALL, *axes, "--schedules", "static"], env={"COLUMNS": "80"})

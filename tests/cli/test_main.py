@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from simsd import __version__
-from simsd.cli.main import main
+from simsd.cli.main import app, main
 from tests.cli.conftest import Run
 
 COMMANDS = ("demo", "generate", "chat", "trace", "models", "serve")
@@ -25,6 +29,24 @@ def test_all_decoding_commands_have_the_same_flags(run: Run, command: str) -> No
     for flag in ("--draft-model", "--num-speculative-tokens", "--remasking-strategy", "--eb-threshold", "--stop"):
         assert flag in text
     assert "entropy_bounded" in text
+
+
+@pytest.mark.parametrize(
+    "command", ["", "demo", "generate", "chat", "trace", "bench", "sweep", "serve", "models", "eval"]
+)
+def test_help_shows_switches_without_a_value(command: str) -> None:
+    shown = CliRunner().invoke(app, [*([command] if command else []), "--help"], env={"COLUMNS": "140"}).stdout
+    switches = [one.opts[0] for one in _parameters(command) if getattr(one, "is_flag", False)]
+    assert "--help" in switches
+    for flag in switches:
+        (line,) = [line for line in shown.splitlines() if re.match(rf"│ +{flag} ", line)]
+        assert not re.search(r"<\w+>|BOOLEAN", line), line
+
+
+def _parameters(command: str) -> list[Any]:
+    root: Any = typer.main.get_command(app)
+    found = root.commands[command] if command else root
+    return found.get_params(found.make_context("simsd", [], resilient_parsing=True))
 
 
 def test_help_loads_no_heavy_library() -> None:

@@ -64,6 +64,39 @@ def test_the_part_of_one_rank_is_told(run: Run) -> None:
     assert "the part of one rank of 2" in " ".join(run("models", "--memory", *CPU, *split).stdout.split())
 
 
+@pytest.mark.parametrize(
+    ("flags", "devices"),
+    [
+        (("--device", "cuda"), ["cuda:0"]),
+        (("--device", "cuda:99"), ["cuda:99"]),
+        (("--device", "cuda", "--tensor-parallel-size", "2"), ["cuda:0", "cuda:1"]),
+        (("--device", "cuda:0", "--draft-device", "cuda:1"), ["cuda:0", "cuda:1"]),
+        ((*CPU, "--draft-device", "cuda"), ["cpu", "cuda:0"]),
+    ],
+    ids=str,
+)
+def test_a_gpu_elsewhere_can_be_planned_for(
+    run: Run, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], devices: list[str]
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    found = json.loads(run("models", "--memory", "--json", *flags).stdout)
+    assert [place["device"] for place in found["devices"]] == devices
+    assert all(place["needed_bytes"] > 0 for place in found["devices"])
+    assert {place["device"] for place in found["devices"] if place["free_bytes"] is None} == {*devices} - {"cpu"}
+    assert all(one["dtype"] == "bfloat16" for one in found["models"] if one["device"] != "cpu")  # as it would run there
+    shown = run("models", "--memory", *flags)
+    assert shown.exit_code == 0
+    assert shown.stdout.count("not in this machine") == len({*devices} - {"cpu"})
+
+
+def test_a_gpu_that_is_there_must_have_room_even_if_another_is_not(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit, "free_bytes", lambda device: 1 << 10 if device.type == "cpu" else None)
+    result = run("models", "--memory", "--draft-device", "cuda:99", *CPU)
+    assert result.exit_code == 2
+    assert "tiny needs" in result.stderr and "are free on cpu" in result.stderr
+
+
 @pytest.mark.parametrize(("size", "problem"), [("0", "must be 1 or more"), ("3", "cannot be split evenly")])
 def test_a_split_that_cannot_be_is_refused(run: Run, size: str, problem: str) -> None:
     result = run("models", "--memory", "--tensor-parallel-size", size, *CPU)
@@ -76,8 +109,12 @@ def test_a_configuration_alone_is_enough(run: Run, tmp_path: Path) -> None:
     for file in folder.iterdir():
         if file.name != "config.json":
             file.unlink()
-    found = json.loads(run("models", str(folder), "--memory", "--json", "--max-model-len", "9999", *CPU).stdout)
+    result = run("models", str(folder), "--memory", "--json", "--max-model-len", "9999", *CPU)
+    found = json.loads(result.stdout)
     assert found["max_model_len"] == 256  # no more than the model allows
+    assert result.stderr == f"simsd: --max-model-len is 9999; {folder} has positions for 256 tokens.\n"
+    assert run("models", str(folder), "--memory", "--max-model-len", "256", *CPU).stderr == ""
+    assert run("models", str(folder), "--memory", *CPU).stderr == ""  # nobody asked for the default
     assert found["models"][0]["parameters"] == sum(memory.parameters(memory.place(folder).config).values())
 
 
@@ -129,7 +166,8 @@ def test_advice_names_flags_as_they_are_typed(run: Run, monkeypatch: pytest.Monk
         (("--memory", "--max-model-len", "-1"), "--max-model-len is -1"),
         (("--memory", "--quantize", "int4"), "--quantize is 'int4'; choose one of none, int8-draft, int8"),
         (("tiny-draft", "--memory", "--quantize", "int8-draft"), "there is no draft model"),
-        (("--memory", "--device", "cuda:99"), "'cuda:99' is not there"),
+        (("--memory", "--device", "mps"), "'mps' is not supported"),
+        (("--memory", "--device", "cuda:1", "--tensor-parallel-size", "2"), "'cuda:1' is one GPU"),
     ],
 )
 def test_mistakes_are_one_sentence(run: Run, arguments: tuple[str, ...], says: str) -> None:

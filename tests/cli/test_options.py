@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import fields
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from simsd.cli import options
+from simsd.cli.main import app
 from simsd.cli.options import Decoding
 from simsd.core.schedule import STRATEGIES
 from simsd.core.states import KINDS
@@ -25,6 +28,7 @@ def test_choices_are_the_engines() -> None:
     assert set(options.STATES) == set(KINDS)
     assert set(options.STRATEGIES) == set(STRATEGIES)
     assert options.QUANTIZE == QUANTIZE
+    assert options.MOST_DRAFTED == engine.MOST_DRAFTED
 
 
 def test_every_flag_is_an_option_of_the_engine() -> None:
@@ -56,6 +60,25 @@ def test_a_wrong_choice_names_the_right_ones(name: str, flag: str) -> None:
     given: dict[str, Any] = {name: "fast"}
     with pytest.raises(ConfigError, match=f"{flag} is 'fast'; choose one of .*, "):
         Decoding(**given)
+
+
+@pytest.mark.parametrize(("word", "window"), [("auto", "auto"), ("1", 1), ("64", 64)])
+def test_a_window_is_auto_or_a_number(word: str, window: int | str) -> None:
+    assert Decoding(num_speculative_tokens=word).llm_options() == {"num_speculative_tokens": window}
+
+
+@pytest.mark.parametrize("word", ["0", "65", "-4", "4.0", "none", "", "\u0664", "1" * 5000])
+def test_another_window_is_refused(word: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"--num-speculative-tokens is '.*'; give auto, or a whole number from 1 to 64"
+    ):
+        Decoding(num_speculative_tokens=word)
+
+
+@pytest.mark.parametrize("command", ["generate", "chat", "trace", "serve", "eval", "sweep"])
+def test_every_command_that_takes_a_window_takes_auto(command: str) -> None:
+    shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "120"})
+    assert re.search(r"--num-speculative-tokens +<int\|auto>", shown.stdout)
 
 
 def test_defaults_told_in_the_help_are_the_engines() -> None:

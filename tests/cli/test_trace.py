@@ -26,7 +26,14 @@ def test_json_is_the_whole_trace(run: Run) -> None:
     assert first["verdict"] == ["known", "accepted", "corrected", "rejected"]
     assert first["layout"]["mask"][1] == "11000000"
     assert found["tokens"][str(ord("H"))] == "H"
-    assert found["options"] == {"method": "exact"}
+    assert found["options"] == {
+        "method": "exact",
+        "layout": "unrolled",
+        "acceptance": "replay",
+        "block_length": 4,
+        "remasking_strategy": "low_confidence_static",
+        "drafter": "hybrid",
+    }
 
 
 def test_the_page_is_written_to_the_file(run: Run, tmp_path: Path) -> None:

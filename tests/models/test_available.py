@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from simsd.models.available import cgroup_free, free_bytes
+from simsd.models.available import cgroup_free, free_bytes, is_there
 
 
 def write(folder: Path, **files: object) -> None:
@@ -47,3 +47,11 @@ def test_what_the_allocator_holds_unused_counts_as_free():
     assert before - free_bytes(device) >= held.nbytes
     del held
     assert abs(before - free_bytes(device)) < 1 << 26
+
+
+def test_of_a_device_that_is_not_there_nothing_is_known(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    known = [torch.device(name) for name in ("cpu", "cuda", "cuda:0", "cuda:1")]
+    assert all(is_there(device) for device in known)
+    assert not is_there(torch.device("cuda:2"))
+    assert free_bytes(torch.device("cuda:2")) is None

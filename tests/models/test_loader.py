@@ -70,6 +70,7 @@ def test_unknown_or_absent_devices_are_refused():
         pick_device("quantum")
     with pytest.raises(ModelError, match="'cuda:99' is not there"):
         pick_device("cuda:99")
+    assert pick_device("cuda:99", here=False) == torch.device("cuda:99")  # for a look at another machine's needs
 
 
 def test_missing_weights_are_named(tmp_path: Path):

@@ -24,27 +24,35 @@ MARKERS = {"none": "D", "simsd": "o", "exact": "s", "exact-draft-order": "^"}
 DASHES = {"static": "-", "dynamic": (0, (4, 2))}
 SHIFT, BARS = 0.36, 0.8  # what curves, and what groups of bars, take of the room between two values
 NEAR, SPACE = 0.008, 2.4  # of a panel's height: lines so near are set apart, by so many points
+MOST_WHISKERS = 24  # in a panel where they are long; more are drawn as a band for each curve
 LEGEND = """Speed: decoding, prefill apart, relative to ordinary decoding
 on the static schedule at the same block length.
-Whiskers: of accuracy the 95 % Wilson interval,
+{marks}: of accuracy the 95 % Wilson interval,
 of speed the quartiles of the repeats."""
+APART = "Lines of equal height stand a line's width apart."
+AUTOMATIC = """The window of exact is automatic and follows the clock,
+so its tokens per forward vary from point to point."""
 
 Interval = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Panel:
-    """value, interval: of a row; None where there is none, as for the acceptance of ordinary decoding."""
+    """value, interval: of a row; None where there is none, as for the acceptance of ordinary decoding.
+
+    wide: the intervals are long, and those of several curves overlap.
+    """
 
     title: str
     value: Callable[[Row], float | None]
     interval: Callable[[Row], Interval | None] = lambda row: None
     percent: bool = False
+    wide: bool = False
 
 
 PANELS = (
     Panel("Acceptance rate", lambda row: row.acceptance_rate, percent=True),
-    Panel("Accuracy", lambda row: row.accuracy, lambda row: row.accuracy_interval, percent=True),
+    Panel("Accuracy", lambda row: row.accuracy, lambda row: row.accuracy_interval, percent=True, wide=True),
     Panel("Same text as ordinary decoding", lambda row: row.same_text, percent=True),
     Panel("Tokens per forward of the target", lambda row: row.tokens_per_forward),
     Panel(
@@ -136,8 +144,13 @@ def _line(axes: Axes, panel: Panel, one: Series, index: int, count: int) -> Line
     x = [at + SHIFT * (index - (count - 1) / 2) / count for at in range(len(one.rows))]
     y = [_value(panel, row) for row in one.rows]
     (line,) = axes.plot(x, y, label=one.curve.label, linewidth=1.4, **_stroke(one.curve), **_mark(one.curve))
-    for at, height, row in zip(x, y, one.rows, strict=True):
-        _whisker(axes, at, height, panel.interval(row), color=_colour(one.curve), alpha=0.55, linewidth=0.9)
+    intervals = [panel.interval(row) for row in one.rows]
+    if panel.wide and count * len(x) > MOST_WHISKERS:
+        low, high = zip(*((math.nan, math.nan) if found is None else found for found in intervals), strict=True)
+        axes.fill_between(x, low, high, color=_colour(one.curve), alpha=0.08, linewidth=0)
+        return line
+    for at, height, interval in zip(x, y, intervals, strict=True):
+        _whisker(axes, at, height, interval, color=_colour(one.curve), alpha=0.55, linewidth=0.9)
     return line
 
 
@@ -162,7 +175,19 @@ def _key(axes: Axes, sweep: Sweep) -> None:
     handles = [_handle(one, sweep.recipe.ordered) for one in sweep.series]
     names = [one.curve.label for one in sweep.series]
     legend(axes, handles=handles, labels=names, loc="upper left", handlelength=3.2)
-    axes.text(0.03, 0.02, LEGEND, fontsize=SIZE - 1, color=INK, transform=axes.transAxes, va="bottom")
+    axes.text(0.03, -0.15, _explained(sweep), fontsize=SIZE - 1, color=INK, transform=axes.transAxes, va="bottom")
+
+
+def _explained(sweep: Sweep) -> str:
+    """What the marks mean that are in this figure."""
+    moving = [one for one in sweep.series if not one.constant]
+    banded = sweep.recipe.ordered and len(moving) * len(sweep.values) > MOST_WHISKERS
+    parts = [LEGEND.format(marks="Bands and whiskers" if banded else "Whiskers")]
+    parts += [APART] if sweep.recipe.ordered or len(sweep.series) - len(moving) > 1 else []
+    exact = [row.cell for one in sweep.series for row in one.rows if row.cell.method == "exact"]
+    if any(dict(cell.options).get("num_speculative_tokens", "auto") == "auto" for cell in exact):
+        parts.append(AUTOMATIC)
+    return "\n".join(parts)
 
 
 def _handle(one: Series, ordered: bool) -> Artist:

@@ -11,7 +11,7 @@ import typer
 from simsd.cli import common, load, measuring, outputs
 from simsd.cli.common import AsJson
 from simsd.cli.measuring import BatchSize, Data, Files, Limit, Prompts, Repeats, Restart, RunFile, Suites, Tasks
-from simsd.cli.options import DRAFTERS, METHODS, STRATEGIES, Decoding, decoding_options
+from simsd.cli.options import DRAFTERS, METHODS, STRATEGIES, Decoding, decoding_options, window
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -116,7 +116,7 @@ def _asked(
     return {
         "method": given("--methods", methods, (), measuring.one_of(METHODS)),
         "remasking_strategy": _strategies(schedules, ()),
-        "num_speculative_tokens": [one for one in given("--windows", windows, (), _window) if one is not None],
+        "num_speculative_tokens": given("--windows", windows, (), _window),
         "drafter": given("--drafters", drafters, (), measuring.one_of(BENCHED)),
     }
 
@@ -146,15 +146,21 @@ def _cells(
         block_lengths=given("--block-lengths", block_lengths, (None,), measuring.whole),
         temperatures=given("--temperatures", temperatures, (0.0,), measuring.number),
         vary={
-            "num_speculative_tokens": given("--windows", windows, (None,), _window),
+            "num_speculative_tokens": given("--windows", windows, (None,), _own_or_fixed),
             "drafter": given("--drafters", drafters, (None,), measuring.one_of(BENCHED)),
         },
         fixed=measuring.fixed(options),
     )
 
 
-def _window(flag: str, word: str) -> int | None:
-    return None if word == "auto" else measuring.whole(flag, word)
+def _window(flag: str, word: str) -> int | str:
+    return window(flag, word, "has")
+
+
+def _own_or_fixed(flag: str, word: str) -> int | None:
+    """None is the method's own, which a label need not name."""
+    found = _window(flag, word)
+    return found if isinstance(found, int) else None
 
 
 def _files(

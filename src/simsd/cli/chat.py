@@ -55,8 +55,7 @@ def chat(
 ) -> None:
     """Talk to the model; the answer appears as its blocks are finished."""
     params = options.sampling_params()
-    with common.loading("Loading the model"):
-        llm = common.make_llm(options)
+    llm = common.open_llm(options)
     session = _Session(llm, params, Conversation(system), llm.embedded if forget is None else forget, as_json)
     session.run()
     if session.failed and not common.someone_types():

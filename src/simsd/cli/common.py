@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from simsd.cli import unheeded
 from simsd.errors import PromptError, SimsdError
 from simsd.text import printable
 
@@ -32,6 +33,22 @@ def make_llm(options: Decoding, **more: Any) -> LLM:
     from simsd.llm import LLM
 
     return LLM(**options.llm_options(), **more)
+
+
+def open_llm(options: Decoding, what: str = "the model", *, settled: bool = True, **more: Any) -> LLM:
+    """`make_llm` behind a spinner; flags that change nothing are told.
+
+    settled: False where the method is not the flags' alone, as a server's, whose clients may ask for another one.
+    """
+    with loading(f"Loading {what}"):
+        llm = make_llm(options, **more)
+    given = options.llm_options()
+    for sentence in [
+        *(unheeded.by_method(given, llm.options) if settled else ()),
+        *unheeded.by_device(given, llm.device),
+    ]:
+        note(f"simsd: {sentence}.")
+    return llm
 
 
 def someone_types() -> bool:

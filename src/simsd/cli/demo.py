@@ -53,8 +53,7 @@ def demo(
 ) -> None:
     """Compare ordinary and speculative decoding on the embedded pair, speed, text and answers."""
     out = common.console()
-    with common.loading("Loading the embedded pair"):
-        ways = _ways(common.make_llm(options, block_length=BLOCK_LENGTH))
+    ways = _ways(common.open_llm(options, "the embedded pair", settled=False, block_length=BLOCK_LENGTH))
     asked = _questions(questions)
     warm_up = _measure_one(ways, asked[0])
     if not as_json:

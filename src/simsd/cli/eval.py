@@ -90,8 +90,7 @@ def evaluate(
         with outputs.stream(output) as out:
             try:
                 task_list = _find(names, include_path, files, unsafe)
-                with common.loading("Loading the model"):
-                    llm = common.make_llm(options, max_num_seqs=batch_size)
+                llm = common.open_llm(options, max_num_seqs=batch_size)
                 found.llm = llm
                 for name in chosen:
                     _suite(llm, name, questions[name], params, raw, found, out)

@@ -36,8 +36,7 @@ def generate(
     """Answer prompts; several are decoded as one batch."""
     texts = _prompts(prompts or [], file)
     params = options.sampling_params()
-    with common.loading("Loading the model"):
-        llm = common.make_llm(options)
+    llm = common.open_llm(options)
     with common.loading("Decoding"):
         completions = common.answer(llm, texts, params, raw)
     if as_json:

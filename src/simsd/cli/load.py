@@ -43,9 +43,21 @@ def check(server: str | None, elsewhere: Mapping[str, Any], here: Mapping[str, A
 
 
 def extensions(axes: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
-    """All combinations of what is asked of the server under its key `simsd`; one empty one where nothing is."""
+    """All combinations of what is asked of the server under its key `simsd`, each once; one empty one where nothing is.
+
+    What says nothing about a method, such as a window in ordinary decoding, is not asked of it.
+    """
+    from simsd.benchmark.cell import matters
+
     named = {name: values for name, values in axes.items() if values}
-    return [dict(zip(named, values, strict=True)) for values in itertools.product(*named.values())]
+    found: list[dict[str, Any]] = []
+    for values in itertools.product(*named.values()):
+        asked = dict(zip(named, values, strict=True))
+        method, schedule = asked.get("method", ""), asked.get("remasking_strategy", "")
+        asked = {name: value for name, value in asked.items() if matters(name, method, schedule)}
+        if asked not in found:
+            found.append(asked)
+    return found
 
 
 def bench_server(

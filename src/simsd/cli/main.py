@@ -10,14 +10,36 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 from simsd import __version__
 from simsd.cli import bench, chat, demo, eval, generate, models, serve, sweep, trace
 from simsd.cli.errors import INTERRUPTED, USER_ERROR, close_quietly, guarded, report_text
 from simsd.text import printable
 
+
+class _Switches:
+    """Shows a switch in the help without a type, which would ask for a value that it does not take."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        found = super().get_params(ctx)  # pyright: ignore[reportAttributeAccessIssue]
+        for parameter in found:
+            if getattr(parameter, "is_flag", False):
+                parameter.metavar = ""
+        return found
+
+
+class _Command(_Switches, TyperCommand):
+    pass
+
+
+class _Group(_Switches, TyperGroup):
+    pass
+
+
 app = typer.Typer(
     name="simsd",
+    cls=_Group,
     help="Speculative decoding for block-diffusion language models, exact or as in the SimSD paper.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -28,8 +50,8 @@ _COMMANDS = (
     *(bench.bench, sweep.sweep, serve.serve, models.models),
 )
 for _command in _COMMANDS:
-    app.command()(guarded(_command))
-app.command("eval")(guarded(eval.evaluate))
+    app.command(cls=_Command)(guarded(_command))
+app.command("eval", cls=_Command)(guarded(eval.evaluate))
 
 
 def _version(asked: bool) -> None:

@@ -20,7 +20,7 @@ from simsd.cli.tasks import data_files, data_option
 from simsd.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.table import Table
 
     from simsd.benchmark.cell import Cell
@@ -103,7 +103,8 @@ T = TypeVar("T")
 
 def fixed(options: Decoding, names: Sequence[str] = FIXED) -> dict[str, Any]:
     """Decoding options of those names that were given; they hold for all cells."""
-    return {name: value for name in names if (value := getattr(options, name)) is not None}
+    given = options.llm_options()
+    return {name: given[name] for name in names if name in given}
 
 
 def settings(options: Decoding, repeats: int, batch_size: int) -> Settings:
@@ -184,8 +185,7 @@ def check_files(results: Sequence[outputs.Named], run_file: Path | None, restart
 def load(options: Decoding) -> LLM:
     """The models of a measurement, set up for ordinary decoding; cells change the rest."""
     model = Decoding(**{name: getattr(options, name) for name in MODEL})
-    with common.loading("Loading the model"):
-        return common.make_llm(model, method="none")
+    return common.open_llm(model, settled=False, method="none")
 
 
 def measured(
@@ -252,30 +252,45 @@ def table(
     columns: Sequence[Column],
     sections: Sequence[tuple[str, Sequence[tuple[str, Row]]]],
     width: int,
-) -> Table:
-    """A table for a terminal of that width: where there is little room, names are folded, and not numbers.
+) -> RenderableType:
+    """A table for a terminal of that width: where there is little room, names are folded, and only then numbers cut.
 
-    sections: a heading each, with the names and rows below it; head: of the names.
+    sections: a heading each, which goes from side to side, with the names and rows below it; head: of the names.
     """
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+    from rich.console import Group
+    from rich.padding import Padding
     from rich.text import Text
 
-    table = Table(
-        title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD, padding=(0, 0, 0, 1), pad_edge=False
-    )
     shown = [(heading, [(name, [c.show(row) for c in columns]) for name, row in lines]) for heading, lines in sections]
     figures = [cells for _, lines in shown for _, cells in lines]
     heads = [textwrap.wrap(column.title, 8, break_long_words=False) for column in columns]
     taken = [max(map(len, [*words, *cells])) for words, *cells in zip(heads, *figures, strict=True)]
-    room = max(width - 2 - sum(each + 2 for each in taken), LEAST)  # a column has a space at both sides
-    table.add_column(head, overflow="fold")
-    for words in heads:
-        table.add_column("\n".join(words), justify="right", vertical="bottom")
-    for heading, lines in shown:
-        table.add_row(Text(_folded(heading, room), style="bold"))
-        for name, cells in lines:
-            table.add_row(Text(_folded(name, room, "  ")), *cells)
+    while sum(taken) > (most := width - 2 - LEAST - 2 * len(taken)) and max(taken) > 1:  # a space at both sides of each
+        taken[taken.index(max(taken))] -= 1
+    room = LEAST + max(most - sum(taken), 0)
+    folded = [[_folded(name, room, "  ") for name, _ in lines] for _, lines in shown]
+    widths = [max(len(line) for names in [[head], *folded] for name in names for line in name.split("\n")), *taken]
+    parts: list[RenderableType] = [_rows([head, *("\n".join(words) for words in heads)], widths)]
+    for (heading, lines), names in zip(shown, folded, strict=True):
+        parts.append(Text(_folded(heading, width - 2), style="bold"))
+        parts.append(_rows(None, widths, [(name, *cells) for name, (_, cells) in zip(names, lines, strict=True)]))
+    return Group(Text(f"{title}\n", style="bold"), *(Padding(part, (0, 1)) for part in parts))
+
+
+def _rows(heads: Sequence[str] | None, widths: Sequence[int], rows: Sequence[Sequence[str]] = ()) -> Table:
+    """The heads of a table, or rows that stand below them: columns of the same widths."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    looks: dict[str, Any] = {"padding": (0, 0, 0, 1), "pad_edge": False, "show_edge": False}
+    table = Table(box=SIMPLE_HEAD, show_header=heads is not None, **looks)
+    first, *others = heads or [""] * len(widths)
+    table.add_column(first, overflow="fold", width=widths[0])
+    for words, width in zip(others, widths[1:], strict=True):
+        table.add_column(words, justify="right", vertical="bottom", width=width)
+    for name, *cells in rows:
+        table.add_row(Text(name), *cells)  # a name is no markup
     return table
 
 

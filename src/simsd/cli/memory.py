@@ -1,4 +1,7 @@
-"""`simsd models --memory`: what a model and its draft model take, and whether that is free, before any loading."""
+"""`simsd models --memory`: what a model and its draft model take, and whether that is free, before any loading.
+
+A device that this machine does not have is shown too, without what is free: one plans for a GPU elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,8 @@ def show(
             raise ConfigError(f"{flag} is {value}; it must be 1 or more.")
     models = _placed(model, options)
     longest = models[0].config.max_position_embeddings
+    if max_model_len is not None and max_model_len > longest:
+        common.note(f"simsd: --max-model-len is {max_model_len}; {models[0].name} has positions for {longest} tokens.")
     sequences, tokens = max_num_seqs or 1, min(max_model_len or TOKENS, longest)
     found = _figures(models, sequences, tokens)
     try:
@@ -65,11 +70,11 @@ def check_model(options: Decoding) -> None:
 
 
 def _placed(model: str | None, options: Decoding) -> list[Placed]:
-    """The target and its draft model, as `LLM` would load them."""
+    """The target and its draft model, as `LLM` would load them where the devices are."""
     from simsd.models.pair import placements
 
     given = {name: value for name in (*FLAGS, *SIZES) if (value := getattr(options, name)) is not None}
-    return placements(model, given.pop("draft_model", None), **given)
+    return placements(model, given.pop("draft_model", None), here=False, **given)
 
 
 def _figures(models: Sequence[Placed], sequences: int, tokens: int) -> dict[str, Any]:
@@ -136,4 +141,5 @@ def _print(found: dict[str, Any]) -> None:
     for place in found["devices"]:
         more = place["needed_bytes_drafting"]
         drafting = f", {gib(more)} where rounds draft far" if more > place["needed_bytes"] else ""
-        out.print(f"{place['device']}: {gib(place['needed_bytes'])} needed{drafting}; {gib(place['free_bytes'])} free")
+        free = "not in this machine" if place["free_bytes"] is None else f"{gib(place['free_bytes'])} free"
+        out.print(f"{place['device']}: {gib(place['needed_bytes'])} needed{drafting}; {free}")

@@ -21,6 +21,7 @@ ACCEPTANCES = ("rejection", "match", "replay")
 DRAFTERS = ("model", "hybrid", "self", "trajectory", "lookup")
 STATES = ("chain", "swaps", "subsets", "likely")
 STRATEGIES = ("low_confidence_static", "low_confidence_dynamic", "sequential", "entropy_bounded", "random")
+MOST_DRAFTED = 64
 MOST_THREADS = 1024  # far more end the process in the thread library
 DTYPES = ("auto", "float32", "bfloat16", "float16", "float64")
 QUANTIZE = ("none", "int8-draft", "int8")
@@ -28,15 +29,14 @@ QUANTIZE = ("none", "int8-draft", "int8")
 _MODEL, _SPECULATION, _SCHEDULE, _SAMPLING = "Model", "Speculative decoding", "Denoising schedule", "Sampling"
 
 
-def _flag(name: str, text: str, panel: str, choices: Sequence[str] = ()) -> Any:
+def _flag(name: str, text: str, panel: str, choices: Sequence[str] = (), **more: Any) -> Any:
     """A typer option whose default, None, means "the engine's own": the default is told in the text.
 
     Choices are checked by `_check_choices` and not by typer, so that all versions of typer say the same sentence.
     """
-    more: dict[str, Any] = {}
     if choices:
         text = f"{text} One of: {', '.join(choices)}."
-        more = {
+        more |= {
             "metavar": "NAME",
             "autocompletion": lambda incomplete: [choice for choice in choices if choice.startswith(incomplete)],
         }
@@ -103,8 +103,13 @@ class Decoding:
         str | None, _flag("--states", "Which states one pass verifies (unrolled layout).", _SPECULATION, STATES)
     ] = None
     num_speculative_tokens: Annotated[
-        int | None,
-        _flag("--num-speculative-tokens", "Most tokens drafted in a round. Default: auto.", _SPECULATION),
+        str | None,
+        _flag(
+            "--num-speculative-tokens",
+            "Most tokens drafted in a round. Default: auto.",
+            _SPECULATION,
+            metavar="<int|auto>",
+        ),
     ] = None
     draft_steps: Annotated[
         int | None, _flag("--draft-steps", "Draft forwards for each block. Default: 1.", _SPECULATION)
@@ -152,6 +157,8 @@ class Decoding:
         _check_choices("--remasking-strategy", self.remasking_strategy, STRATEGIES)
         _check_choices("--dtype", self.dtype, DTYPES)
         _check_choices("--quantize", self.quantize, QUANTIZE)
+        if self.num_speculative_tokens is not None:
+            window("--num-speculative-tokens", self.num_speculative_tokens)
         if self.tensor_parallel_size is not None and self.tensor_parallel_size < 1:
             raise ConfigError(f"--tensor-parallel-size is {self.tensor_parallel_size}; it must be 1 or more.")
         if self.mask_token_id is not None and self.mask_token_id < 0:
@@ -161,7 +168,10 @@ class Decoding:
 
     def llm_options(self) -> dict[str, Any]:
         """Keyword arguments of `LLM` that were given on the command line (`model` among them)."""
-        return self._given(_LLM_NAMES)
+        given = self._given(_LLM_NAMES)
+        if (drafted := given.get("num_speculative_tokens")) is not None:
+            given["num_speculative_tokens"] = window("--num-speculative-tokens", drafted)
+        return given
 
     def sampling_params(self, **defaults: Any) -> SamplingParams:
         """The request's parameters; the schedule is not repeated here, it is the LLM's."""
@@ -182,6 +192,16 @@ _LLM_NAMES = tuple(f.name for f in fields(Decoding) if f.name not in (*_SAMPLING
 def _check_choices(flag: str, value: str | None, choices: Sequence[str]) -> None:
     if value is not None and value not in choices:
         raise ConfigError(f"{flag} is {value!r}; choose one of {', '.join(choices)}.")
+
+
+def window(flag: str, word: str, verb: str = "is") -> int | str:
+    """A draft window as it is typed: "auto", or a number of tokens. Raises ConfigError."""
+    if word == "auto":
+        return word
+    number = int(word) if word.isascii() and word.isdigit() and len(word) < 10 else 0
+    if not 1 <= number <= MOST_DRAFTED:
+        raise ConfigError(f"{flag} {verb} {word!r}; give auto, or a whole number from 1 to {MOST_DRAFTED}.")
+    return number
 
 
 def decoding_options(only: Sequence[str] | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -106,8 +106,7 @@ def serve(
         cluster.serve(plan, fleet, host, _free_port(host, port, ray_address), ray_address)
         return
     with _listen(host, port) as listener:  # before the model is loaded, which may take minutes
-        with common.loading("Loading the model"):
-            llm = common.make_llm(options, model=model, prefix_caching=prefix_caching, **sizes)
+        llm = common.open_llm(options, settled=False, model=model, prefix_caching=prefix_caching, **sizes)
         _run(llm, settings, listener, log_format, max_model_len)
 
 

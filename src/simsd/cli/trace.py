@@ -30,8 +30,7 @@ def trace(
     outputs.check([("--html", html)])
     common.check_text(prompt)
     params = options.sampling_params()
-    with common.loading("Loading the model"):
-        llm = common.make_llm(options, trace=True)
+    llm = common.open_llm(options, trace=True)
     with common.loading("Decoding"):
         completion = common.answer(llm, [prompt], params, raw)[0]
     from simsd.tracing.data import trace_data

@@ -17,6 +17,8 @@ LAYOUTS = ("paired", "unrolled")
 ACCEPTANCES = ("rejection", "match", "replay")
 DRAFTERS = ("model", "hybrid", "self", "trajectory", "lookup")
 
+MOST_DRAFTED = 64  # tokens a round: as many states of a block, and at the longest block length 4096 rows of the target
+
 # Temperatures below the first are greedy, and beyond the second a mistake: scaled logits would not be numbers.
 COLDEST, HOTTEST = 1e-6, 1e6
 
@@ -36,10 +38,12 @@ def choose(name: str, value: str, allowed: Sequence[str]) -> str:
     return value
 
 
-def whole(name: str, value: Any, least: int, hint: str = "") -> None:
-    """Refuses what is not a whole number of at least `least`."""
-    if isinstance(value, bool) or not isinstance(value, Integral) or int(value) < least:
-        raise ConfigError(f"{name} is {value!r}; it must be a whole number of {least} or more{hint}", name)
+def whole(name: str, value: Any, least: int, hint: str = "", most: int | None = None) -> None:
+    """Refuses what is not a whole number of at least `least`, and at most `most`, if that is given."""
+    counts = isinstance(value, Integral) and not isinstance(value, bool)
+    if not counts or int(value) < least or (most is not None and int(value) > most):
+        bounds = f"of {least} or more" if most is None else f"from {least} to {most}"
+        raise ConfigError(f"{name} is {value!r}; it must be a whole number {bounds}{hint}", name)
 
 
 def number(name: str, value: Any, low: float, high: float, *, open_low: bool = False) -> None:
@@ -60,19 +64,30 @@ def truth(name: str, value: Any) -> None:
         raise ConfigError(f"{name} is {value!r}; it must be True or False", name)
 
 
+# Arguments of `LLM` that settle what is loaded, and how.
+LOADING = (
+    *("model", "draft_model", "dtype", "device", "draft_device", "quantize", "tensor_parallel_size"),
+    *("mask_token_id", "tokenizer", "shifted_logits"),
+)
+
+
 def check_names(names: Iterable[str]) -> None:
-    """Refuses names of decoding options that do not exist. Raises ConfigError."""
-    unknown = sorted(set(names) - {f.name for f in fields(DecodingOptions)})
-    if unknown:
-        raise ConfigError(f"unknown option {unknown[0]!r}; see simsd.engine.options.DecodingOptions")
+    """Refuses names that are no decoding options. Raises ConfigError."""
+    for name in sorted(set(names) - {f.name for f in fields(DecodingOptions)}):
+        if name in LOADING:
+            raise ConfigError(f"{name} is fixed when the model is loaded; give it to LLM(...)", name)
+        if name == "threads":
+            raise ConfigError("threads is no option in Python; call torch.set_num_threads", name)
+        raise ConfigError(f"unknown option {name!r}; see simsd.engine.options.DecodingOptions")
 
 
 @dataclass(frozen=True)
 class DecodingOptions:
     """How to decode: method, draft and schedule. `resolve` fills in what depends on the method.
 
-    num_speculative_tokens: the draft window gamma in tokens, or "auto": then method "exact" measures what pays, and
-        the others, whose text may depend on the window, draft one block (`paired`) or two (`unrolled`).
+    num_speculative_tokens: the draft window gamma in tokens, at most `MOST_DRAFTED`, or "auto": then method "exact"
+        measures what pays, and the others, whose text may depend on the window, draft one block (`paired`) or two
+        (`unrolled`).
     position_copy: False runs the paper's ablation of the paired layout.
     """
 
@@ -137,7 +152,8 @@ class DecodingOptions:
                 f"drafter {drafter!r} needs a draft model; give one, or choose drafter 'self' or 'lookup'", "drafter"
             )
         if self.num_speculative_tokens != "auto":
-            whole("num_speculative_tokens", self.num_speculative_tokens, 1, ", or 'auto'; 'none' is a method")
+            hint = ", or 'auto'; 'none' is a method"
+            whole("num_speculative_tokens", self.num_speculative_tokens, 1, hint, MOST_DRAFTED)
         truth("position_copy", self.position_copy)
         whole("block_length", self.block_length, 1)
         whole("draft_steps", self.draft_steps, 1)

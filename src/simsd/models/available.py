@@ -12,11 +12,18 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
 
 
-def free_bytes(device: torch.device) -> int:
-    """Bytes that can still be allocated on the device.
+def is_there(device: torch.device) -> bool:
+    """Whether this machine has the device."""
+    return device.type == "cpu" or (device.index or 0) < torch.cuda.device_count()
+
+
+def free_bytes(device: torch.device) -> int | None:
+    """Bytes that can still be allocated on the device; None where it is not there.
 
     On CUDA what PyTorch's allocator holds unused counts as free; on a CPU a container's limit is heeded.
     """
+    if not is_there(device):
+        return None
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + unused

@@ -43,7 +43,7 @@ class Asked:
 def check_fits(models: Sequence[Placed], sequences: int = 1, tokens: int | None = None) -> None:
     """Refuses models that cannot be held together with a cache of so many sequences and tokens.
 
-    models: the target and, if there is one, its draft model.
+    models: the target and, if there is one, its draft model. A device that is not in this machine refuses nothing.
     tokens: None asks for the least that is of any use.
 
     Raises: FitError, for the first device that is too small.
@@ -51,7 +51,7 @@ def check_fits(models: Sequence[Placed], sequences: int = 1, tokens: int | None 
     asked = Asked(sequences, tokens)
     for device, needed in needed_bytes(models, sequences, tokens).items():
         here, free = [model for model in models if device in model.devices], free_bytes(device)
-        if needed > free:
+        if free is not None and needed > free:
             names = " and ".join(model.name for model in here)
             ways, together = _ways(models, asked, device, free)
             raise FitError(

@@ -13,6 +13,7 @@ import torch
 
 from simsd.errors import ConfigError, ModelError, PairError
 from simsd.models import registry
+from simsd.models.available import is_there
 from simsd.models.config import ModelConfig
 from simsd.models.fingerprint import fingerprint
 from simsd.models.parts import Parts
@@ -210,8 +211,8 @@ def _download(name: str, patterns: Sequence[str]) -> Path:
         raise ModelError(f"{name!r} could not be downloaded: {error}.") from error
 
 
-def pick_device(device: str | torch.device) -> torch.device:
-    """The device for "auto", "cpu", "cuda" or "cuda:1"; ModelError if it is not there."""
+def pick_device(device: str | torch.device, *, here: bool = True) -> torch.device:
+    """The device for "auto", "cpu", "cuda" or "cuda:1"; ModelError if it is not there, unless `here` is False."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -220,16 +221,16 @@ def pick_device(device: str | torch.device) -> torch.device:
         raise ModelError(f"device {device!r} is unknown; use auto, cpu, cuda or cuda:0.") from error
     if chosen.type not in ("cpu", "cuda"):
         raise ModelError(f"device {device!r} is not supported; use auto, cpu, cuda or cuda:0.")
-    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+    if here and not is_there(chosen):
         raise ModelError(f"device {device!r} is not there: {torch.cuda.device_count()} CUDA devices; use device='cpu'.")
     return chosen
 
 
-def rank_devices(device: torch.device, ranks: int) -> tuple[torch.device, ...]:
+def rank_devices(device: torch.device, ranks: int, *, here: bool = True) -> tuple[torch.device, ...]:
     """Where each rank of a model runs: on a GPU of its own, or all of them on the CPU.
 
     Raises:
-        ConfigError: there are fewer GPUs than ranks, or one GPU is named for several ranks.
+        ConfigError: there are fewer GPUs than ranks, unless `here` is False, or one GPU is named for several ranks.
     """
     if ranks == 1 or device.type == "cpu":
         return (device,) * ranks
@@ -238,7 +239,7 @@ def rank_devices(device: torch.device, ranks: int) -> tuple[torch.device, ...]:
             f"tensor_parallel_size is {ranks}, but device {str(device)!r} is one GPU; give device='cuda', and choose "
             "GPUs with CUDA_VISIBLE_DEVICES"
         )
-    if (there := torch.cuda.device_count()) < ranks:
+    if (there := torch.cuda.device_count()) < ranks and here:
         raise ConfigError(
             f"tensor_parallel_size is {ranks}, but there are {there} CUDA devices; choose fewer, or device='cpu'"
         )

@@ -64,17 +64,20 @@ def place(
     block_length: int | None = None,
     int8: bool = False,
     ranks: int = 1,
+    *,
+    here: bool = True,
 ) -> Placed:
     """What `loader.load` with the same arguments would load. Of a model on the hub the configuration is downloaded.
 
-    ranks: that the model would be split among. Raises: ModelError; ConfigError where it cannot be split so.
+    ranks: that the model would be split among. here: False tells it for another machine, with devices that this one
+        need not have. Raises: ModelError; ConfigError where it cannot be split so.
     """
     config = read_config(model, resolve(model, weights=False), mask_token_id, block_length)
     check_split(config, ranks, str(model))
-    chosen = pick_device(device)
-    devices = rank_devices(chosen, ranks)
-    if chosen.type == "cuda" and devices == (torch.device("cuda"),):  # cuda:0, if that is the current one
-        devices = (torch.device("cuda", torch.cuda.current_device()),)
+    chosen = pick_device(device, here=here)
+    devices = rank_devices(chosen, ranks, here=here)
+    if devices == (torch.device("cuda"),):  # cuda:0, if that is the current one
+        devices = (torch.device("cuda", torch.cuda.current_device() if torch.cuda.is_available() else 0),)
     width = 4 if config.torch_dtype == "float32" else 2
     stored = sum(parameters(config).values()) * width
     return Placed(str(model), config, pick_dtype(dtype, chosen, config, stored), devices, int8)

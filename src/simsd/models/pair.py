@@ -94,8 +94,9 @@ def placements(
     tensor_parallel_size: int = 1,
     block_length: int | None = None,
     mask_token_id: int | None = None,
+    here: bool = True,
 ) -> list[Placed]:
-    """How the checkpoints among the two would be loaded; arguments as of `open_pair`.
+    """How the checkpoints among the two would be loaded; arguments as of `open_pair`. here: as of `memory.place`.
 
     Raises: ModelError, PairError, ConfigError.
     """
@@ -108,7 +109,7 @@ def placements(
     placed: list[Placed] = []
     for source, at in pairs:
         if isinstance(source, str | Path):
-            placed.append(place(source, ranks=tensor_parallel_size, **at, **sizes))
+            placed.append(place(source, ranks=tensor_parallel_size, here=here, **at, **sizes))
             sizes["block_length"] = placed[0].config.block_length  # a draft model takes the target's
     if len(placed) == 2:
         target, draft = ((one.name, one.config) for one in placed)

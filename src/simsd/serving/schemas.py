@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from simsd.engine.options import SamplingParams
+from simsd.engine.options import MOST_DRAFTED, SamplingParams
 from simsd.serving.errors import ApiError
 from simsd.serving.logs import shortened
 
@@ -40,7 +40,6 @@ NEUTRAL: Mapping[str, Sequence[Any]] = {
 
 MOST_CHOICES = 128
 MOST_STOPS, LONGEST_STOP = 16, 256  # looked for in every round, at the cost of all who share it
-MOST_DRAFTED = 64
 UNLIMITED = 2**31
 
 

@@ -57,7 +57,8 @@ def _round(found: Mapping[str, Any], tokens: Mapping[str, str], width: int) -> R
     layout = found["layout"]
     groups = list(dict.fromkeys(layout["labels"]))
     named = " ".join(groups) if len(groups) < 10 else f"{groups[0]} {groups[1]} ... {groups[-1]}"
-    note = f"{len(layout['ids'])} rows in {len(groups)} groups ({named}) beside {layout['prefix_length']} cached tokens"
+    rows, cached = _count(len(layout["ids"]), "row"), _count(layout["prefix_length"], "cached token")
+    note = f"{rows} in {_count(len(groups), 'group')} ({named}) beside {cached}"
     return Panel(
         Group(*blocks, Text(note, style="dim")),
         title=f"round {found['index']}",
@@ -65,6 +66,10 @@ def _round(found: Mapping[str, Any], tokens: Mapping[str, str], width: int) -> R
         subtitle=f"{found['finished_blocks']} finished" if found["finished_blocks"] else None,
         subtitle_align="right",
     )
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def _touched(found: Mapping[str, Any], first: int, size: int) -> bool:
