@@ -9,8 +9,8 @@
 Each peer is a process of its own that loads its model before the clock starts (peer.py says how it is spoken to). They
 take turns, prompt by prompt, one at a time, so that a change of the machine's pace meets all alike. No prompt is asked
 twice: each repeat has prompts of its own, and some are asked beforehand, untimed, so that who remembers answers gains
-nothing by it. Tokens are counted the same way for all: ids up to and with the first stop id. Ratios are to the first
-peer, repeat by repeat. A peer that dies, is too slow or answers what was not asked is out; the others go on.
+nothing by it. Tokens are counted the same way for all: ids up to the first stop id. Ratios are to the first peer,
+repeat by repeat. A peer that dies, is too slow or answers what was not asked is out; the others go on.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.arguments import positive, seconds
 from benchmarks.peers.peer import Answer, Peer, PeerError, Spec
 from simsd.benchmark.device import device_name
 from simsd.benchmark.workload import Item, load_items, prompt_of
@@ -37,6 +38,8 @@ from simsd.models.config import ModelConfig
 from simsd.models.loader import resolve
 from simsd.models.tokenizer import Tokenizer
 from simsd.progress import track
+
+ECHO = 8  # tokens of a prompt that no answer repeats by chance
 
 
 @dataclass(frozen=True)
@@ -121,12 +124,23 @@ def _question(tokenizer: Tokenizer, item: Item) -> Question:
 
 
 def counted(answer: Answer, tokenizer: Tokenizer, stop_ids: Sequence[int], max_tokens: int) -> list[int]:
-    """The answer's tokens up to and with the first stop id, and not more than were asked for."""
+    """The answer's tokens up to the first stop id, which some give, and not more than were asked for."""
     ids = answer.ids
     if ids is None:
         ids = tokenizer.encode(answer.text or "", add_special_tokens=False)
-    end = next((at + 1 for at, token in enumerate(ids) if token in stop_ids), len(ids))
+    end = next((at for at, token in enumerate(ids) if token in stop_ids), len(ids))
     return list(ids[: min(end, max_tokens)])
+
+
+def check(name: str, answer: Answer, question: Question, tokenizer: Tokenizer) -> None:
+    """That the ids are those of what comes after the prompt. Raises PeerError."""
+    if answer.ids is None:
+        return
+    foreign = [token for token in answer.ids if not 0 <= token < tokenizer.vocab_size]
+    if foreign:
+        raise PeerError(f"{name} answered {foreign[0]}, which is no token of the checkpoint")
+    if len(question.ids) >= ECHO and answer.ids[: len(question.ids)] == question.ids:
+        raise PeerError(f"{name} answered with the prompt in front; only what comes after it is asked for")
 
 
 def compare(
@@ -154,7 +168,8 @@ def compare(
                 yield
             except PeerError as error:
                 results[at].failure = str(error)
-                running.pop(at, None)
+                if at in running:
+                    running.pop(at).close()  # it would slow the others down
 
         def turn(question: Question, repeat: int | None = None) -> None:
             """Asks all that still run, one after the other; what they answer counts in that repeat."""
@@ -164,14 +179,14 @@ def compare(
                     continue
                 with attempt(at):
                     answer = running[at].ask(question.ids, question.prompt, max_tokens, timeout)
+                    check(result.name, answer, question, tokenizer)
                     if repeat is not None:
                         result.count(repeat, counted(answer, tokenizer, stop_ids, max_tokens), answer.seconds)
 
         for at, spec in enumerate(specs):
             with attempt(at):
-                peer = stack.enter_context(Peer(spec, threads))
-                peer.wait(timeout)
-                running[at] = peer
+                running[at] = stack.enter_context(Peer(spec, threads))
+                running[at].wait(timeout)
         for question in asked.first:
             turn(question)
         for repeat, part in enumerate(asked.repeats):
@@ -199,24 +214,17 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
             console.print(row["failure"], style="red", markup=False)
 
 
-def count(text: str) -> int:
-    """At least 1. Raises ValueError."""
-    if int(text) < 1:
-        raise ValueError(text)
-    return int(text)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for flag, of in (("--callable", Spec.of_callable), ("--command", Spec.of_command)):
         parser.add_argument(flag, dest="peers", action="append", type=of, metavar="NAME=...", help="a peer; see above")
     parser.add_argument("--model", default="tiny", help="the checkpoint whose tokenizer and stop ids are used")
     parser.add_argument("--suite", nargs="+", default=list(SUITES), help="suites or JSON Lines files of prompts")
-    parser.add_argument("--limit", type=count, default=8, help="questions of each suite in a repeat")
-    parser.add_argument("--max-tokens", type=count, default=128)
-    parser.add_argument("--repeats", type=count, default=3, help="each with questions of its own")
-    parser.add_argument("--threads", type=count, default=1, help="of each peer, as OMP_NUM_THREADS and its kin")
-    parser.add_argument("--timeout", type=float, default=600.0, help="seconds for loading, and for an answer")
+    parser.add_argument("--limit", type=positive, default=8, help="questions of each suite in a repeat")
+    parser.add_argument("--max-tokens", type=positive, default=128)
+    parser.add_argument("--repeats", type=positive, default=3, help="each with questions of its own")
+    parser.add_argument("--threads", type=positive, default=1, help="of each peer, as OMP_NUM_THREADS and its kin")
+    parser.add_argument("--timeout", type=seconds, default=600.0, help="seconds for loading, and for an answer")
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args()
     if not args.peers:

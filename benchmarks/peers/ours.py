@@ -19,7 +19,6 @@ def load(
     llm = LLM(model, draft_model=draft_model, prefix_caching=prefix_caching, **options)
 
     def answer(ids: list[int], max_tokens: int) -> list[int]:
-        found = llm.generate([ids], SamplingParams(**sampling, max_tokens=max_tokens))[0]
-        return found.token_ids if found.stop_token_id is None else [*found.token_ids, found.stop_token_id]
+        return llm.generate([ids], SamplingParams(**sampling, max_tokens=max_tokens))[0].token_ids
 
     return answer

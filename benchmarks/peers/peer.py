@@ -12,12 +12,14 @@ print what it likes.
 
 from __future__ import annotations
 
+import argparse
 import io
 import json
 import os
 import queue
 import select
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -48,24 +50,27 @@ class Spec:
 
     @classmethod
     def of_command(cls, text: str) -> Spec:
-        """From `NAME=COMMAND WORD ...`. Raises ValueError."""
+        """From `NAME=COMMAND WORD ...`. Raises argparse.ArgumentTypeError."""
         name, rest = _named(text)
         return cls(name, rest)
 
     @classmethod
     def of_callable(cls, text: str) -> Spec:
-        """From `NAME=FILE.py:FUNCTION KEY=VALUE ...`; a module's dotted name does for a file. Raises ValueError."""
+        """From `NAME=FILE.py:FUNCTION KEY=VALUE ...`; a module's dotted name does for a file. Raises likewise."""
         name, (where, *options) = _named(text)
         if not where.rpartition(":")[0] or any("=" not in option for option in options):
-            raise ValueError(f"{text!r} is not of the form NAME=FILE.py:FUNCTION KEY=VALUE ...")
+            raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=FILE.py:FUNCTION KEY=VALUE ...")
         return cls(name, [sys.executable, str(ADAPTER), where, *options])
 
 
 def _named(text: str) -> tuple[str, list[str]]:
     name, _, rest = text.partition("=")
-    words = shlex.split(rest)
+    try:
+        words = shlex.split(rest)
+    except ValueError as error:  # an open quote
+        raise argparse.ArgumentTypeError(f"{text!r}: {error}") from error
     if not name or not words:
-        raise ValueError(f"{text!r} is not of the form NAME=...")
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=...")
     return name, words
 
 
@@ -83,7 +88,7 @@ class Peer:
 
     def __init__(self, spec: Spec, threads: int) -> None:
         self.spec = spec
-        self._words = tempfile.TemporaryFile()  # noqa: SIM115 (closed in __exit__)
+        self._words = tempfile.TemporaryFile()  # noqa: SIM115 (closed in `close`)
         environment = os.environ | dict.fromkeys(THREADS, str(threads))
         try:
             self._process = subprocess.Popen(
@@ -101,19 +106,24 @@ class Peer:
         os.set_blocking(self._process.stdin.fileno(), False)  # a peer that does not read holds nobody up
         self._asked = 0
         self._lines: queue.Queue[str | None] = queue.Queue()
+        self._other = ""  # the newest line that is no answer
         threading.Thread(target=self._listen, daemon=True).start()
 
     def __enter__(self) -> Peer:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Ends it at once; again is nothing."""
         self._process.kill()
         self._process.wait()
         self._words.close()
 
     def wait(self, timeout: float) -> None:
         """Until it is ready. Raises PeerError."""
-        if "ready" not in self._read(time.perf_counter() + timeout, timeout):
+        if self._read(time.perf_counter() + timeout, timeout).get("ready") is not True:
             raise PeerError(f"{self.spec.name} did not say that it is ready, as its first line")
 
     def ask(self, ids: Sequence[int], prompt: str, max_tokens: int, timeout: float) -> Answer:
@@ -133,7 +143,8 @@ class Peer:
             return Answer(ids_found, None, seconds)
         if isinstance(text, str):
             return Answer(None, text.encode("utf-8", "replace").decode(), seconds)
-        raise PeerError(f"{self.spec.name}: {found.get('error', f'neither ids nor text in {str(found)[:TAIL]}')}")
+        wrong = f"neither a list of whole numbers as ids nor a text in {str(found)[:TAIL]}"
+        raise PeerError(f"{self.spec.name}: {found.get('error', wrong)}")
 
     def check_silent(self) -> None:
         """That it says nothing while it is not asked: it would answer the next question before it was put.
@@ -163,7 +174,8 @@ class Peer:
         try:
             line = self._lines.get(timeout=max(0.0, deadline - time.perf_counter()))
         except queue.Empty:
-            raise PeerError(f"{self.spec.name} did not answer within {timeout:g} s") from None
+            other = f"; it printed {self._other[:TAIL]!r}" if self._other else ""
+            raise PeerError(f"{self.spec.name} did not answer within {timeout:g} s{other}") from None
         if line is None:
             raise self._gone()
         try:
@@ -176,15 +188,18 @@ class Peer:
         for line in io.TextIOWrapper(self._process.stdout, "utf-8", "replace"):
             if line.lstrip().startswith("{"):
                 self._lines.put(line)
+            elif line.strip():
+                self._other = line.strip()
         self._lines.put(None)
 
     def _gone(self) -> PeerError:
         """Its input or output is closed."""
         try:
-            self._process.wait(LEAVING)
+            status = self._process.wait(LEAVING)
         except subprocess.TimeoutExpired:
             return PeerError(f"{self.spec.name} has closed its input or output, and answers no more")
         self._words.seek(0)
         said = self._words.read().decode("utf-8", "replace").strip()
         words = f"; its last words: {said.splitlines()[-1][-TAIL:]}" if said else " without a word"
-        return PeerError(f"{self.spec.name} has ended{words}")
+        by = f" by {signal.Signals(-status).name}" if status < 0 else f" with exit status {status}"
+        return PeerError(f"{self.spec.name} has ended{by}{words}")

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from argparse import ArgumentTypeError
 from pathlib import Path
 
 import pytest
 
 from benchmarks.peers import ours
-from benchmarks.peers.compare import Asked, Question, Result, compare, counted, questions
+from benchmarks.peers.compare import Asked, Question, Result, compare, counted, main, questions
 from benchmarks.peers.peer import Answer, Peer, PeerError, Spec
 from simsd.errors import ConfigError
 from simsd.models.loader import embedded
@@ -85,10 +86,18 @@ def test_what_a_function_prints_is_no_answer(counting: str) -> None:
 @pytest.mark.parametrize(
     ("program", "sentence"),
     [
-        ("raise SystemExit('no weights here')", "x has ended; its last words: no weights here"),
-        ("pass", "x has ended without a word"),
+        ("raise SystemExit('no weights here')", "x has ended with exit status 1; its last words: no weights here"),
+        ("pass", "x has ended with exit status 0 without a word"),
+        ("import os; os.kill(os.getpid(), 11)", "x has ended by SIGSEGV without a word"),
         (f"{READY}; input(); import time; time.sleep(60)", "x did not answer within 2 s"),
-        (f'{READY}; input(); print(\'{{"number": 1, "ids": [1.5]}}\')', "neither ids nor text"),
+        (f"{READY}; input(); print('42'); import time; time.sleep(60)", "did not answer within 2 s; it printed '42'"),
+        (
+            f'{READY}; input(); print(\'{{"number": 1, "ids": [1.5]}}\')',
+            "neither a list of whole numbers as ids nor a text",
+        ),
+        (f'{READY}; input(); print(\'{{"number": 1, "ids": [100]}}\')', "x answered 100, which is no token"),
+        (f'{READY}; input(); print(\'{{"number": 1, "ids": [5, -1]}}\')', "x answered -1, which is no token"),
+        ("print('{\"ready\": false}'); input()", "did not say that it is ready"),
         (f"{READY}; input(); print('{{broken')", "not JSON"),
         (f"{READY}; input(); print('{{\"a\":' + '[' * 100000)", "not JSON"),
         ("print('{\"ids\": [1]}'); input()", "did not say that it is ready"),
@@ -120,6 +129,31 @@ def test_a_line_that_answers_no_question_puts_its_peer_out(counting: str, progra
     bad, good = run(python("x", program), Spec.of_callable(f"a={counting}"))
     assert good.failure is None and len(good.texts) == 3
     assert bad.failure is not None and ('no "number": ' in bad.failure or "nobody asked for" in bad.failure)
+
+
+def test_a_prompt_is_no_answer(counting: str) -> None:
+    asked = [Question("", list(range(20, 40)))]
+    specs = (
+        python("x", LOOP + "    print(json.dumps({'number': number, 'ids': ids + [1]}))\n"),
+        Spec.of_callable(f"a={counting}"),
+    )
+    settings = {"max_tokens": 30, "threads": 1, "timeout": 20.0, "progress": False}
+    echo, good = compare(specs, Asked([], [asked]), TOKENIZER, STOP, **settings)  # type: ignore[arg-type]
+    assert echo.failure == "x answered with the prompt in front; only what comes after it is asked for"
+    assert good.failure is None
+
+
+@pytest.mark.parametrize("program", [f"{READY}; input(); exec('while True: pass')", "exec('while True: pass')"])
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for a process there")
+def test_a_peer_that_is_out_takes_no_more_time_from_the_others(program: str, tmp_path: Path) -> None:
+    """The next one answers with whether the first one's process is still there."""
+    note = tmp_path / "pid"
+    spinning = python("x", f"import os; print(os.getpid(), file=open({str(note)!r}, 'w'), flush=True); {program}")
+    there = f"    there = os.path.exists('/proc/' + open({str(note)!r}).read().strip())\n"
+    reply = "    print(json.dumps({'number': number, 'ids': [3 + there]}))\n"
+    bad, good = run(spinning, python("a", f"import os{LOOP}{there}{reply}"), timeout=1.0)
+    assert bad.failure == "x did not answer within 1 s"
+    assert good.texts == [[3]] * 3
 
 
 def test_a_peer_that_does_not_read_is_out_after_its_time(counting: str) -> None:
@@ -168,7 +202,8 @@ def test_a_program_that_is_not_there_is_told() -> None:
 @pytest.mark.parametrize(
     ("answer", "ids"),
     [
-        (Answer([5, 6, 2, 7], None, 0.0), [5, 6, 2]),
+        (Answer([5, 6, 2, 7], None, 0.0), [5, 6]),
+        (Answer([2], None, 0.0), []),
         (Answer([5, 6, 7], None, 0.0), [5, 6, 7]),
         (Answer(list(range(10, 30)), None, 0.0), list(range(10, 18))),
         (Answer([], None, 0.0), []),
@@ -188,8 +223,25 @@ def test_an_answer_in_words_is_counted_in_the_checkpoints_tokens() -> None:
 
 @pytest.mark.parametrize("text", ["", "name", "name=", "=x", "name=file.py", "name=file.py:f word"])
 def test_a_callable_must_be_named_in_full(text: str) -> None:
-    with pytest.raises(ValueError, match="not of the form"):
+    with pytest.raises(ArgumentTypeError, match="not of the form"):
         Spec.of_callable(text)
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--callable", "x=call.py"], "'x=call.py' is not of the form NAME=FILE.py:FUNCTION KEY=VALUE ..."),
+        (["--command", "x=a 'b"], "No closing quotation"),
+        (["--repeats", "0"], "'0' must be a whole number of at least 1"),
+        (["--timeout", "-1"], "'-1' must be a number of seconds above 0"),
+        (["--timeout", "nan"], "'nan' must be a number of seconds above 0"),
+    ],
+)
+def test_what_cannot_be_meant_is_said(flags, said, monkeypatch, capsys) -> None:
+    monkeypatch.setattr("sys.argv", ["compare", *flags])
+    with pytest.raises(SystemExit):
+        main()
+    assert said in capsys.readouterr().err
 
 
 def test_simsd_takes_nothing_over_from_prompt_to_prompt_unless_it_is_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
