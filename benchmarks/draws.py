@@ -51,7 +51,8 @@ def draws() -> list[dict[str, Any]]:
         logits[:, :: config.vocab_size // 10] += 16
         key = noise_key(torch.arange(rows))[None]
         for sampler, given in SAMPLERS.items():
-            own = Sampler.of(*([value] for value in given), seed=[0])
+            temperature, top_k, top_p = given
+            own = Sampler.of([temperature], [top_k], [top_p], seed=[0])
             ours = median(lambda own=own, logits=logits, key=key: draw(logits[None], own, key))
             plain = median(lambda given=given, logits=logits: plain_draw(logits, *given))
             shares = {"plain_over_built": plain / ours, "share_of_forward": ours / forward}

@@ -79,7 +79,8 @@ class LLM:
         quantize: "none", "int8-draft", "int8"; whose linear layers get int8 weights, nobody's, the draft model's, both.
         tensor_parallel_size: ranks that both models are split among (docs/how-to/tensor-parallel.md).
         block_length, mask_token_id: override the checkpoint's.
-        max_num_seqs: most sequences decoded side by side. max_model_len: most tokens of prompt and answer.
+        max_num_seqs: most sequences decoded side by side. max_model_len: most tokens of prompt and answer, no more
+            than the model has positions for.
         prefix_caching: a prompt takes over what the cache still holds of its beginning (a common head, the turns of a
             conversation so far) instead of computing it again.
         draft_ahead: draft the next window while the target verifies; None is where the draft model has its own device.
@@ -164,7 +165,8 @@ class LLM:
         size, longest, caching = self.options.block_length, self.max_model_len, self._engine.prefix_caching
         eager = self._engine.enforce_eager or self._workers is not None  # ranks are called from the host
         graphs = None if eager else graphs_for(loaded.model.device)
-        return Runner(loaded.model, mask_id, size, most, longest, prefix_caching=caching, graphs=graphs)
+        own = {"prefix_caching": caching, "graphs": graphs, "most_sequences": self.max_num_seqs}
+        return Runner(loaded.model, mask_id, size, most, longest, **own)
 
     # ------------------------------------------------------------------ what is known
     @property

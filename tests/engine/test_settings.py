@@ -6,15 +6,6 @@ from simsd.engine.options import DecodingOptions
 from simsd.engine.settings import EngineSettings
 
 
-@pytest.mark.parametrize("asked", [None, 2, 255, 256])
-def test_what_the_model_allows_is_not_cut(asked: int | None) -> None:
-    assert EngineSettings(max_model_len=asked).cut(256) is None
-
-
-def test_what_is_cut_is_told_with_both_lengths() -> None:
-    settings = EngineSettings(max_model_len=100_000)
-    assert settings.longest(DecodingOptions(), 256) == 256
-    told = settings.cut(256)
-    assert told is not None
-    assert "max_model_len is 100000" in told
-    assert "256 tokens" in told
+@pytest.mark.parametrize(("asked", "longest"), [(None, 256), (100, 100), (256, 256), (100_000, 256)])
+def test_no_sequence_is_longer_than_asked_or_than_the_model_allows(asked: int | None, longest: int) -> None:
+    assert EngineSettings(max_model_len=asked).longest(DecodingOptions(), 256) == longest

@@ -40,7 +40,7 @@ class Rules:
             temperature=[float(p.temperature) for p in params],
             top_k=[min(p.top_k, 2**62) for p in params],
             top_p=[float(p.top_p) for p in params],
-            seed=[p.seed for p in params],
+            seed=[p.seed or 0 for p in params],  # resolved ones have one
             device=device,
         )
         strategy = [p.remasking_strategy or STRATEGIES[0] for p in params]

@@ -72,15 +72,6 @@ class EngineSettings:
             )
         return most // size * size
 
-    def cut(self, positions: int) -> str | None:
-        """What to tell where more tokens were asked for than the model has positions for; None where they were not."""
-        if self.max_model_len is None or self.max_model_len <= positions:
-            return None
-        return (
-            f"max_model_len is {self.max_model_len}, but the model has positions for {positions} tokens: prompt and "
-            "answer together may have no more"
-        )
-
     def changed(self, given: Mapping[str, Any]) -> tuple[EngineSettings, dict[str, Any]]:
         """With those of the `given` values that are its own; and the others."""
         own = {f.name for f in fields(self)}
