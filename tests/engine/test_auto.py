@@ -25,8 +25,8 @@ class Whims(Auto):
         super().__init__(lambda: FLAT, 4)
         self.chance = random.Random(seed)
 
-    def blocks(self, sequences: int, fresh: bool) -> int:
-        return self.chance.randrange(MOST_BLOCKS + 1)
+    def blocks(self, sequences: int, fresh: bool, longest: int = MOST_BLOCKS) -> int:
+        return min(self.chance.randrange(MOST_BLOCKS + 1), longest)
 
     def choose(self, promise: Many[float], sequences: int, fresh: bool, blocks: int) -> int:
         return self.chance.randint(1, len(promise))
@@ -101,8 +101,8 @@ class Fixed(Auto):
         super().__init__(lambda: table, 4)
         self.window, self.count = window, count
 
-    def blocks(self, sequences: int, fresh: bool) -> int:
-        return self.window
+    def blocks(self, sequences: int, fresh: bool, longest: int = MOST_BLOCKS) -> int:
+        return min(self.window, longest)
 
     def choose(self, promise: Many[float], sequences: int, fresh: bool, blocks: int) -> int:
         return min(self.count, len(promise))

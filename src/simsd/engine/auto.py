@@ -37,7 +37,7 @@ SURE = 3  # rounds with a window after which its own overhead is believed
 CAUTION = 0.03  # of the visits of a round that drafted, not counted: ordinary decoding is left for a clear gain alone
 QUICK = 0.002  # drift of what drafts promise: the newest 25 rounds count
 SLOW = 0.0001  # drift of what promises come to: the newest 100
-HONEST = 1 / 16  # doubt about that at first: drafts are taken at their word
+HONEST = 1 / 32  # doubt about that at first: drafts are taken at their word
 MEMORY = 0.96  # of a running sum, a round
 LEAST_WORTH = 0.25  # what a draft is believed at least: what is never verified is never found to have become better
 RECENT = 15  # rounds whose median is the overhead
@@ -133,8 +133,9 @@ class Window:
         self.visits.forget()
 
     def elsewhere(self) -> Window:
-        """What is known for batches of another size."""
+        """What is known for batches of another size: another number of states pays there."""
         other = copy.deepcopy(self)
+        other.forget()
         other.times = 0
         other._overheads.clear()
         return other

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -20,6 +22,7 @@ PREFIX = 256  # tokens that the rows attend to; the cost of longer ones differs 
 MOST_ROWS = 256
 BUDGET = 2.0  # seconds; a large model on a CPU is measured with fewer rows
 REPEATS = 5  # the first one apart
+SLOPE = 1.5  # what twice the rows may cost beyond twice the time, and is believed
 PATIENCE = 0.04  # seconds; of the slower ones two repeats do: they weigh less, and the user waits for them
 
 
@@ -61,7 +64,8 @@ class Costs:
 def measure(target: Runner) -> CostTable:
     """Times the model's forward, head included, with 1, 2, 4 ... blocks of rows, as this runner would run it; medians.
 
-    It has a cache of its own and disturbs nobody's.
+    A forward of more rows bounds those of fewer from above, should one of them have been held up. It has a cache of
+    its own and disturbs nobody's.
     """
     block_length, max_position = target.block_length, target.max_position
     most = max_position // block_length  # blocks
@@ -70,16 +74,17 @@ def measure(target: Runner) -> CostTable:
     runner.reserve(1, min(prefix + MOST_ROWS + 1, max_position + 1))
     rows: list[int] = []
     seconds: list[float] = []
-    spent, count = 0.0, 1
+    spent, count = _timed(forward_of(runner, block_length, prefix)), 1  # a device or a group of ranks starts up
     while count * block_length <= max(MOST_ROWS, block_length) and prefix // block_length + count <= most:
         rows.append(count * block_length)
-        taken = _seconds(runner, rows[-1], prefix)
+        taken = _seconds(runner, rows[-1], prefix, 2 * SLOPE * seconds[-1] if seconds else math.inf)
         seconds.append(statistics.median(taken[1:] or taken))
         spent += sum(taken)
         if spent > BUDGET and len(rows) > 1:
             break
         count *= 2
-    return CostTable(tuple(rows), tuple(seconds))
+    least = [*accumulate(reversed(seconds), min)]
+    return CostTable(tuple(rows), tuple(reversed(least)))
 
 
 def forward_of(runner: Runner, rows: int, prefix: int) -> Callable[[], object]:
@@ -109,16 +114,22 @@ def _corner(runner: Runner, given: Forward) -> Tensor:
     return runner.logits(given.layout, given.prefix)[0, -1, 0]
 
 
-def _seconds(runner: Runner, rows: int, prefix: int) -> list[float]:
-    """Of several forwards, the first of which may be slow; recording a graph is not timed."""
+def _seconds(runner: Runner, rows: int, prefix: int, likely: float) -> list[float]:
+    """Of several forwards, the first of which may be slow; recording a graph is not timed. A long one is timed once,
+    unless it took more than is `likely`."""
     forward = forward_of(runner, rows, prefix)
     for _ in range(0 if runner.graphs is None else runner.graphs.after):
         forward()
     taken: list[float] = []
-    for _ in range(REPEATS + 1):
-        begin = time.perf_counter()
-        forward()
-        taken.append(time.perf_counter() - begin)
-        if taken[-1] > BUDGET / 4 or (len(taken) > 2 and sum(taken) > PATIENCE):
+    while len(taken) <= REPEATS:
+        taken.append(_timed(forward))
+        long = taken[-1] > BUDGET / 4 and (len(taken) > 1 or taken[-1] <= likely)
+        if long or (len(taken) > 2 and sum(taken) > PATIENCE):
             break
     return taken
+
+
+def _timed(forward: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    forward()
+    return time.perf_counter() - begin

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 SLACK = 0.5  # spreads by which a value may lie off the mean and tell nothing
-ALARM = 8.0  # spreads beyond the slack, summed up, that are no chance
+ALARM = 10.0  # spreads beyond the slack, summed up, that are no chance
 NARROW = 0.1  # the least spread, of the mean
 WIDE = 0.5  # the spread before anything is known of it
 MEMORY = 0.96  # of the spread, a value
