@@ -38,27 +38,27 @@ CAUTION = 0.03  # of the visits of a round that drafted, not counted: ordinary d
 QUICK = 0.002  # drift of what drafts promise: the newest 25 rounds count
 SLOW = 0.0001  # drift of what promises come to: the newest 100
 HONEST = 1 / 32  # doubt about that at first: drafts are taken at their word
-MEMORY = 0.96  # of a running sum, a round
-LEAST_WORTH = 0.25  # what a draft is believed at least: what is never verified is never found to have become better
+MEMORY = 0.998  # of what drafts were worth, a round
+TRUSTED = 8.0  # states that drafts are believed to have promised well, beyond what is known
+OFTEN = 0.04  # of the share of fresh blocks, a round
 RECENT = 15  # rounds whose median is the overhead
 LEAST = 0.01  # states that are less likely never pay
 INSTANT = 1e-9  # seconds that a round takes at least, whatever the clock says
 
 
-@dataclass
-class Running:
-    """A ratio of two decaying sums."""
+class Worth:
+    """What promises of states came to, by sums that decay from round to round: to honesty, where nobody looks."""
 
-    above: float = 0.0
-    below: float = 0.0
+    def __init__(self) -> None:
+        self.found = self.promised = TRUSTED
 
-    def add(self, above: float, below: float) -> None:
-        self.above = MEMORY * self.above + above
-        self.below = MEMORY * self.below + below
+    def add(self, found: float, promised: float) -> None:
+        self.found += (1 - MEMORY) * (TRUSTED - self.found) + found
+        self.promised += (1 - MEMORY) * (TRUSTED - self.promised) + promised
 
     @property
     def value(self) -> float:
-        return self.above / self.below if self.below else 0.0
+        return min(self.found / self.promised, 1.0)
 
 
 @dataclass(frozen=True)
@@ -151,21 +151,22 @@ class Window:
 class Batches:
     """What is known for batches of about the same size.
 
-    best: the window that seems best, for a fresh block or not; fresh: share of rounds with a fresh one; saved: what
-    trials may cost by now, in visits.
+    best: the window that seems best, for a fresh block or not; fresh: share of rounds with a fresh one; pace: in visits
+    a second, of a sequence; saved: what trials may cost by now, in visits; tried: the round of the last one.
     """
 
     def __init__(self) -> None:
         self.windows = {(fresh, n): Window(n) for fresh in (False, True) for n in range(MOST_BLOCKS + 1)}
         self.best = {False: 0, True: 0}
         self.fresh: float | None = None
+        self.pace = 0.0
         self.saved = {False: 0.0, True: 0.0}
         self.tried = 0
         self.rounds = 0
 
     def begin(self, fresh: bool) -> None:
         self.rounds += 1
-        self.fresh = fresh if self.fresh is None else MEMORY * self.fresh + (1 - MEMORY) * fresh
+        self.fresh = fresh if self.fresh is None else self.fresh + OFTEN * (fresh - self.fresh)
 
     def doubt(self) -> None:
         """Drafts have become better: of windows that were not looked at in this round nothing is known."""
@@ -191,8 +192,10 @@ class Auto:
         self._costs = costs
         self._table: CostTable | None = None
         self.block_length = block_length
-        self.worth = [Running(1.0, 1.0) for _ in range(MOST_BLOCKS)]
+        self.worth = [Worth() for _ in range(MOST_BLOCKS)]
         self._batches: dict[int, Batches] = {}
+        self._measured: deque[float] = deque(maxlen=RECENT)  # seconds of rounds, of those of their forward alone
+        self._scale = 1.0
         self.rounds = 0
 
     def prepare(self) -> CostTable:
@@ -204,7 +207,7 @@ class Auto:
     @property
     def trust(self) -> list[float]:
         """c, for each block of a window."""
-        return [max(min(worth.value, 1.0), LEAST_WORTH) for worth in self.worth]
+        return [worth.value for worth in self.worth]
 
     def batches(self, sequences: int) -> Batches:
         """What is known for about so many sequences; at first, what is known for the nearest number."""
@@ -220,11 +223,11 @@ class Auto:
         self.rounds += 1
         batches = self.batches(sequences)
         batches.begin(fresh)
+        batches.pace = self._pace(sequences, fresh)
         if self.rounds <= len(FIRST):
             return min(FIRST[self.rounds - 1], longest)
         windows = [batches.windows[fresh, n] for n in range(min(longest, MOST_BLOCKS) + 1)]
-        pace = self._pace(sequences, fresh)
-        gains = [self._outlook(sequences, fresh, n, pace) for n in range(len(windows))]
+        gains = [self._outlook(sequences, fresh, n) for n in range(len(windows))]
         best = max((n for n, window in enumerate(windows) if window.known), key=lambda n: gains[n])
         batches.best[fresh] = best
         for n, window in enumerate(windows):
@@ -243,7 +246,7 @@ class Auto:
     def choose(self, promise: Sequence[float], sequences: int, fresh: bool, blocks: int) -> int:
         """How many of the states to verify. promise: probability of a visit of a sequence's likeliest 1st, 2nd, 3rd ...
         state, the mean over the sequences."""
-        pace, overhead = self._pace(sequences, fresh), self._overhead(sequences, fresh, blocks)
+        pace, overhead = self.batches(sequences).pace, self._overhead(sequences, fresh, blocks)
         best, most, total = 1, -float("inf"), 0.0
         for count, value in enumerate(promise, start=1):
             if value < LEAST and count > 1:
@@ -280,24 +283,28 @@ class Auto:
         visits = sum(visited) / sequences
         if not visits:
             return
-        for at, (promised, found) in enumerate(zip(choice.promised, visited, strict=False)):
+        for at, worth in enumerate(self.worth):
             certain = sequences if at == 0 else 0  # the states at hand
-            if promised > certain:
-                self.worth[at].add(max(found - certain, 0), promised - certain)
+            promised = choice.promised[at] - certain if at < min(len(choice.promised), len(visited)) else 0.0
+            told = 0 < promised < math.inf
+            worth.add(max(visited[at] - certain, 0.0) if told else 0.0, promised if told else 0.0)
         batches = self.batches(sequences)
         window = batches.windows[choice.fresh, choice.blocks]
         if window.run(batches.rounds, visits, rows / self.block_length):
             batches.doubt()
         if 0 < seconds < math.inf:  # else the clock has stood still, or was set
-            window.took(seconds - self.prepare()(sequences * rows))
+            self._measured.append(seconds / max(self.prepare()(sequences * rows), INSTANT))
+            self._scale = min(statistics.median_low(self._measured), 1.0)
+            window.took(seconds - self._forward(sequences * rows))
 
-    def _outlook(self, sequences: int, fresh: bool, blocks: int, pace: float) -> float:
-        """Visits of a sequence in a round beyond what its time is worth at this pace; of a window of which nothing is
-        known, the most that can be hoped for."""
-        window = self.batches(sequences).windows[fresh, blocks]
+    def _outlook(self, sequences: int, fresh: bool, blocks: int) -> float:
+        """Visits of a sequence in a round beyond what its time is worth; of a window of which nothing is known, the
+        most that can be hoped for."""
+        batches = self.batches(sequences)
+        window = batches.windows[fresh, blocks]
         visits, rows = window.expected() if window.known else (blocks * self.block_length, blocks)
         seconds = self._seconds(rows, sequences, self._overhead(sequences, fresh, blocks))
-        return _counted(visits, blocks) - pace * seconds
+        return _counted(visits, blocks) - batches.pace * seconds
 
     def _pace(self, sequences: int, fresh: bool) -> float:
         """Visits a second, of a sequence: those that the best windows promise, or ordinary decoding where that is
@@ -313,9 +320,13 @@ class Auto:
         _, rows = batches.windows[fresh, 0].expected()
         return max(visits / seconds, 1 / self._seconds(rows, sequences, self._overhead(sequences, fresh, 0)))
 
+    def _forward(self, rows: int) -> float:
+        """Seconds, by the table: scaled where whole rounds have taken less, as it was measured on a busy machine."""
+        return self._scale * self.prepare()(rows)
+
     def _seconds(self, rows: float, sequences: int, overhead: float) -> float:
         """rows: in blocks."""
-        return max(self.prepare()(round(sequences * rows * self.block_length)) + overhead, INSTANT)
+        return max(self._forward(round(sequences * rows * self.block_length)) + overhead, INSTANT)
 
     def _overhead(self, sequences: int, fresh: bool, blocks: int) -> float:
         """Of a window that was hardly run yet, at most that of the nearest one, in proportion: one slow round is no

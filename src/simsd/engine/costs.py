@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 import time
 from bisect import bisect_left
@@ -22,7 +21,7 @@ PREFIX = 256  # tokens that the rows attend to; the cost of longer ones differs 
 MOST_ROWS = 256
 BUDGET = 2.0  # seconds; a large model on a CPU is measured with fewer rows
 REPEATS = 5  # the first one apart
-SLOPE = 1.5  # what twice the rows may cost beyond twice the time, and is believed
+SLOPE = 1.5  # times what was to be expected, that a single forward is believed
 PATIENCE = 0.04  # seconds; of the slower ones two repeats do: they weigh less, and the user waits for them
 
 
@@ -74,12 +73,14 @@ def measure(target: Runner) -> CostTable:
     runner.reserve(1, min(prefix + MOST_ROWS + 1, max_position + 1))
     rows: list[int] = []
     seconds: list[float] = []
-    spent, count = _timed(forward_of(runner, block_length, prefix)), 1  # a device or a group of ranks starts up
+    spent = _timed(forward_of(runner, block_length, prefix))  # what has to start up, does it now
+    likely, count = SLOPE * spent, 1
     while count * block_length <= max(MOST_ROWS, block_length) and prefix // block_length + count <= most:
         rows.append(count * block_length)
-        taken = _seconds(runner, rows[-1], prefix, 2 * SLOPE * seconds[-1] if seconds else math.inf)
-        seconds.append(statistics.median(taken[1:] or taken))
+        taken = _seconds(runner, rows[-1], prefix, likely)
+        seconds.append(statistics.median_low(taken[1:] or taken))
         spent += sum(taken)
+        likely = 2 * SLOPE * seconds[-1]
         if spent > BUDGET and len(rows) > 1:
             break
         count *= 2
@@ -123,7 +124,7 @@ def _seconds(runner: Runner, rows: int, prefix: int, likely: float) -> list[floa
     taken: list[float] = []
     while len(taken) <= REPEATS:
         taken.append(_timed(forward))
-        long = taken[-1] > BUDGET / 4 and (len(taken) > 1 or taken[-1] <= likely)
+        long = min(taken) > BUDGET / 4 and (len(taken) > 1 or taken[0] <= likely)
         if long or (len(taken) > 2 and sum(taken) > PATIENCE):
             break
     return taken
