@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -81,6 +82,11 @@ class Drafter(Protocol):
     @property
     def wants_logits(self) -> bool:
         """True for drafters that `observe`."""
+        ...
+
+    @property
+    def most_blocks(self) -> int:
+        """Blocks that it can draft at a time."""
         ...
 
     def propose(self, request: DraftRequest) -> Draft:
@@ -227,6 +233,7 @@ class NoMemory:
     forwards = 0
     ahead = 0
     wants_logits = False
+    most_blocks = sys.maxsize
 
     def expect(self, reached: Callable[[], Tensor], left: Sequence[int], window: Window) -> None:
         return None
@@ -261,6 +268,10 @@ class Around:
     @property
     def wants_logits(self) -> bool:
         return self.drafter.wants_logits
+
+    @property
+    def most_blocks(self) -> int:
+        return self.drafter.most_blocks
 
     def propose(self, request: DraftRequest) -> Draft:
         return self.drafter.propose(request)

@@ -17,6 +17,7 @@ class SelfDrafter(NoMemory):
     block that has just begun, and then drafts nothing."""
 
     wants_logits = True
+    most_blocks = 1
 
     def observe(self, sequence: SequenceView, logits: Tensor | None) -> None:
         sequence.memory["self_logits"] = logits

@@ -7,13 +7,17 @@ drafted, and each state that it comes by is a forward saved. A round over a set 
 
 in expectation, where v(s) is the draft's own probability of a visit (`core.likelihood`), c what such promises were
 worth so far in that block of the window (1 for the state at hand), T the measured cost of a forward, and the overhead
-that of drafting, layout and acceptance. A window that has been run often enough counts by what it came to. Decoding as
-a whole is fastest where each round maximises visits - pace * seconds, the pace being the visits a second that the
-rounds come to (Dinkelbach 1967). Ordinary decoding is a window of no block, and comes by one state.
+what a round takes beside it: drafting, layout, acceptance. Decoding as a whole is fastest where each round maximises
+visits - pace * seconds, the pace being the visits a second that the best windows come to (Dinkelbach 1967). Ordinary
+decoding is a window of no block, and comes by one state.
+
+A window counts by what the newest drafts promise, which changes with the text, times what such promises came to in
+rounds with it, which hardly does. One that seems worse is tried again now and then, for a small share of the time.
 """
 
 from __future__ import annotations
 
+import copy
 import math
 import statistics
 from collections import deque
@@ -23,35 +27,38 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from simsd.engine.costs import CostTable
+from simsd.engine.level import Level
 
 MOST_BLOCKS = 3
 FIRST = (1, 1, 0)  # windows of the first rounds: without an ordinary one its overhead would be a guess
-PROBE = 64  # rounds after which a window that seems worse is tried again at soonest
-CURIOSITY = 0.002  # share of the time that such trials of a window may cost
+PROBE = 16  # rounds between trials of windows that seem worse, at least
+CURIOSITY = 0.015  # share of the time that such trials may cost
 SURE = 3  # rounds with a window after which its own overhead is believed
 CAUTION = 0.03  # of the visits of a round that drafted, not counted: ordinary decoding is left for a clear gain alone
-ENOUGH = 8  # rounds after which a window counts by what it came to, not by what was promised
-MEMORY = 0.96  # of a running sum, a round
-LONG_MEMORY = 0.995  # of what windows, or all rounds, came to
+QUICK = 0.002  # drift of what drafts promise: the newest 25 rounds count
+SLOW = 0.0001  # drift of what promises come to: the newest 100
+HONEST = 1 / 32  # doubt about that at first: drafts are taken at their word
+MEMORY = 0.998  # of what drafts were worth, a round
+TRUSTED = 8.0  # states that drafts are believed to have promised well, beyond what is known
+OFTEN = 0.04  # of the share of fresh blocks, a round
 RECENT = 15  # rounds whose median is the overhead
 LEAST = 0.01  # states that are less likely never pay
+INSTANT = 1e-9  # seconds that a round takes at least, whatever the clock says
 
 
-@dataclass
-class Running:
-    """A ratio of two decaying sums."""
+class Worth:
+    """What promises of states came to, by sums that decay from round to round: to honesty, where nobody looks."""
 
-    above: float = 0.0
-    below: float = 0.0
-    memory: float = MEMORY
+    def __init__(self) -> None:
+        self.found = self.promised = TRUSTED
 
-    def add(self, above: float, below: float) -> None:
-        self.above = self.memory * self.above + above
-        self.below = self.memory * self.below + below
+    def add(self, found: float, promised: float) -> None:
+        self.found += (1 - MEMORY) * (TRUSTED - self.found) + found
+        self.promised += (1 - MEMORY) * (TRUSTED - self.promised) + promised
 
     @property
     def value(self) -> float:
-        return self.above / self.below if self.below else 0.0
+        return min(self.found / self.promised, 1.0)
 
 
 @dataclass(frozen=True)
@@ -77,44 +84,101 @@ class Foreseen:
 
 @dataclass
 class Window:
-    """What is known of a window of some blocks.
+    """What is known of a window of some blocks: of a sequence, a round.
 
-    By promises, means over the `seen` rounds that drafted so far or further: states: how many of a sequence paid;
-    visits: what these promised.
-    By the `times` that just this window was run, the last one in round `ran`: visited, rows: of a sequence, a round;
-    overhead: seconds beside the target's forward, the median of the newest rounds.
+    By the rounds that drafted so far or further, the last one `seen`: states: how many paid; visits: what these
+    promised. By the `times` that just this window was run, the last one in round `ran`: kept: visits beside those
+    promised; laid: rows beside those of the states that paid; overhead: seconds beside the target's forward, the median
+    of the newest rounds.
     """
 
-    states: float = 1.0
-    visits: float = 1.0
+    blocks: int
+    states: Level = field(default_factory=lambda: Level(1.0, drift=QUICK))
+    visits: Level = field(default_factory=lambda: Level(1.0, drift=QUICK))
     seen: int = 0
+    kept: Level = field(default_factory=lambda: Level(1.0, HONEST, drift=SLOW))
+    laid: Level = field(default_factory=lambda: Level(1.0, HONEST, drift=SLOW))
     times: int = 0
     ran: int = 0
-    visited: Running = field(default_factory=lambda: Running(memory=LONG_MEMORY))
-    rows: Running = field(default_factory=lambda: Running(memory=LONG_MEMORY))
     overhead: float = math.inf
+    _newest: tuple[int, float] = (1, 1.0)
     _overheads: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
 
-    def promise(self, states: int, visits: float) -> None:
-        self.seen += 1
-        new = max(1 / self.seen, 1 - MEMORY)
-        self.states += new * (states - self.states)
-        self.visits += new * (visits - self.visits)
+    @property
+    def known(self) -> bool:
+        return self.blocks == 0 or self.visits.known
 
-    def run(self, now: int, visited: float, rows: float, overhead: float) -> None:
+    def promise(self, now: int, states: int, visits: float) -> bool:
+        """True if promises have become better."""
+        self._newest = states, visits
+        pause, self.seen = now - self.seen, now
+        self.states.add(states, pause)
+        return self.visits.add(visits, pause)
+
+    def run(self, now: int, visits: float, rows: float) -> bool:
+        """True if promises come to more than they did."""
+        states, promised = self._newest
+        pause, self.ran = now - self.ran, now
         self.times += 1
-        self.ran = now
-        self.visited.add(visited, 1.0)
-        self.rows.add(rows, 1.0)
-        self._overheads.append(max(overhead, 0.0))
+        self.laid.add(rows / self._rows(states), pause)
+        return self.kept.add(visits / promised, pause)
+
+    def took(self, overhead: float) -> None:
+        self._overheads.append(overhead)
         self.overhead = statistics.median_low(self._overheads)
 
-    def expected(self, blocks: int, block_length: int) -> tuple[float, float]:
-        """Visits and rows of a sequence in the next round with it."""
-        rows = (self.states + max(blocks - 1, 0)) * block_length
-        known = min(self.times / ENOUGH, 1.0)
-        visits = self.visits + known * (self.visited.value - self.visits)
-        return visits, rows + known * (self.rows.value - rows)
+    def forget(self) -> None:
+        """What was promised is no more to be believed."""
+        self.states.forget()
+        self.visits.forget()
+
+    def elsewhere(self) -> Window:
+        """What is known for batches of another size: another number of states pays there."""
+        other = copy.deepcopy(self)
+        other.forget()
+        other.times = 0
+        other._overheads.clear()
+        return other
+
+    def expected(self) -> tuple[float, float]:
+        """Visits, and rows in blocks, of the next round with it."""
+        return self.visits.value * self.kept.value, self._rows(self.states.value) * self.laid.value
+
+    def _rows(self, states: float) -> float:
+        return states + max(self.blocks - 1, 0)
+
+
+class Batches:
+    """What is known for batches of about the same size.
+
+    best: the window that seems best, for a fresh block or not; fresh: share of rounds with a fresh one; pace: in visits
+    a second, of a sequence; saved: what trials may cost by now, in visits; tried: the round of the last one.
+    """
+
+    def __init__(self) -> None:
+        self.windows = {(fresh, n): Window(n) for fresh in (False, True) for n in range(MOST_BLOCKS + 1)}
+        self.best = {False: 0, True: 0}
+        self.fresh: float | None = None
+        self.pace = 0.0
+        self.saved = {False: 0.0, True: 0.0}
+        self.tried = 0
+        self.rounds = 0
+
+    def begin(self, fresh: bool) -> None:
+        self.rounds += 1
+        self.fresh = fresh if self.fresh is None else self.fresh + OFTEN * (fresh - self.fresh)
+
+    def doubt(self) -> None:
+        """Drafts have become better: of windows that were not looked at in this round nothing is known."""
+        for window in self.windows.values():
+            if window.seen < self.rounds:
+                window.forget()
+
+    def elsewhere(self) -> Batches:
+        """What is known for batches of another size."""
+        other = copy.deepcopy(self)
+        other.windows = {key: window.elsewhere() for key, window in self.windows.items()}
+        return other
 
 
 class Auto:
@@ -128,9 +192,10 @@ class Auto:
         self._costs = costs
         self._table: CostTable | None = None
         self.block_length = block_length
-        self.worth = [Running(1.0, 1.0) for _ in range(MOST_BLOCKS)]
-        self.pace = Running(memory=LONG_MEMORY)
-        self.windows = {(fresh, n): Window() for fresh in (False, True) for n in range(MOST_BLOCKS + 1)}
+        self.worth = [Worth() for _ in range(MOST_BLOCKS)]
+        self._batches: dict[int, Batches] = {}
+        self._measured: deque[float] = deque(maxlen=RECENT)  # seconds of rounds, of those of their forward alone
+        self._scale = 1.0
         self.rounds = 0
 
     def prepare(self) -> CostTable:
@@ -142,52 +207,75 @@ class Auto:
     @property
     def trust(self) -> list[float]:
         """c, for each block of a window."""
-        return [min(worth.value, 1.0) for worth in self.worth]
+        return [worth.value for worth in self.worth]
 
-    def blocks(self, sequences: int, fresh: bool) -> int:
-        """The window of the next round; 0 is ordinary decoding. fresh: a sequence is at the beginning of its block."""
+    def batches(self, sequences: int) -> Batches:
+        """What is known for about so many sequences; at first, what is known for the nearest number."""
+        size = sequences.bit_length()
+        if size not in self._batches:
+            near = min(self._batches, key=lambda other: abs(other - size), default=None)
+            self._batches[size] = Batches() if near is None else self._batches[near].elsewhere()
+        return self._batches[size]
+
+    def blocks(self, sequences: int, fresh: bool, longest: int = MOST_BLOCKS) -> int:
+        """The window of the next round; 0 is ordinary decoding. fresh: a sequence is at the beginning of its block;
+        longest: the longest window that can be drafted in this round, and is of use."""
         self.rounds += 1
+        batches = self.batches(sequences)
+        batches.begin(fresh)
+        batches.pace = self._pace(sequences, fresh)
         if self.rounds <= len(FIRST):
-            return FIRST[self.rounds - 1]
-        pace = self._pace(sequences, fresh)
-        gains = {n: self._outlook(sequences, fresh, n, pace) for n in range(MOST_BLOCKS + 1)}
-        known = [n for n in gains if n == 0 or self.windows[fresh, n].seen]
-        best = max(known, key=lambda n: gains[n])
-        usual, _ = self.windows[fresh, best].expected(best, self.block_length)
-        for n in gains:
-            loss = gains[best] - gains[n]
-            wait = max(PROBE, loss / (CURIOSITY * usual))  # the more a trial costs, the more rarely
-            if (n not in known and loss < 0) or (n != best and self.rounds - self.windows[fresh, n].ran >= wait):
+            return min(FIRST[self.rounds - 1], longest)
+        windows = [batches.windows[fresh, n] for n in range(min(longest, MOST_BLOCKS) + 1)]
+        gains = [self._outlook(sequences, fresh, n) for n in range(len(windows))]
+        best = max((n for n, window in enumerate(windows) if window.known), key=lambda n: gains[n])
+        batches.best[fresh] = best
+        for n, window in enumerate(windows):
+            if not window.known and gains[n] > gains[best]:
                 return n
-        return best
+        usual, _ = windows[best].expected()
+        losses = {n: max(gains[best] - gain, CURIOSITY * usual) for n, gain in enumerate(gains) if n != best}
+        due = max(losses, key=lambda n: (batches.rounds - windows[n].ran) / losses[n] ** 2)
+        saved = min(batches.saved[fresh] + CURIOSITY * usual, max(losses.values()))
+        ready = saved >= losses[due] and batches.rounds - batches.tried >= PROBE
+        batches.saved[fresh] = saved - losses[due] if ready else saved
+        if ready:
+            batches.tried = batches.rounds
+        return due if ready else best
 
     def choose(self, promise: Sequence[float], sequences: int, fresh: bool, blocks: int) -> int:
         """How many of the states to verify. promise: probability of a visit of a sequence's likeliest 1st, 2nd, 3rd ...
         state, the mean over the sequences."""
-        pace, overhead = self._pace(sequences, fresh), self._overhead(fresh, blocks)
+        pace, overhead = self.batches(sequences).pace, self._overhead(sequences, fresh, blocks)
         best, most, total = 1, -float("inf"), 0.0
         for count, value in enumerate(promise, start=1):
             if value < LEAST and count > 1:
                 break
             total += value
-            rows = (count + max(blocks - 1, 0)) * self.block_length
+            rows = count + max(blocks - 1, 0)
             gain = _counted(total, blocks) - pace * self._seconds(rows, sequences, overhead)
             if gain > most:
                 best, most = count, gain
         return best
 
-    def foresee(self, fresh: bool, blocks: int) -> int:
+    def foresee(self, sequences: int, fresh: bool, blocks: int) -> int:
         """How many states to verify, before the draft is known: what paid so far, to a power of two, so that few graphs
         serve all rounds. At first a state a token."""
-        window = self.windows[fresh, blocks]
-        usual = window.states if window.seen else blocks * self.block_length
+        window = self.batches(sequences).windows[fresh, blocks]
+        usual = window.states.value if window.known else blocks * self.block_length
         return 1 << round(math.log2(usual))
 
     def learn(self, sequences: int, fresh: bool, promises: Sequence[Sequence[float]]) -> None:
         """promises[w - 1]: as in `choose`, of the states in the first w blocks of this round's draft."""
+        batches = self.batches(sequences)
+        better = False
         for n, promise in enumerate(promises, start=1):
             states = self.choose(promise, sequences, fresh, n)
-            self.windows[fresh, n].promise(states, sum(promise[:states]))
+            visits = sum(promise[:states])
+            if 0 < visits < math.inf:  # a draft model may overflow
+                better |= batches.windows[fresh, n].promise(batches.rounds, states, visits)
+        if better:
+            batches.doubt()
 
     def observe(self, choice: Choice, sequences: int, rows: int, seconds: float, visited: Sequence[float]) -> None:
         """What a round came to. rows: of a sequence; visited: states of each block that the walks came by, over all
@@ -195,43 +283,64 @@ class Auto:
         visits = sum(visited) / sequences
         if not visits:
             return
-        self.pace.add(_counted(visits, choice.blocks), seconds)
-        for at, (promised, found) in enumerate(zip(choice.promised, visited, strict=False)):
+        for at, worth in enumerate(self.worth):
             certain = sequences if at == 0 else 0  # the states at hand
-            if promised > certain:
-                self.worth[at].add(max(found - certain, 0), promised - certain)
-        overhead = seconds - self.prepare()(sequences * rows)
-        self.windows[choice.fresh, choice.blocks].run(self.rounds, visits, rows, overhead)
+            promised = choice.promised[at] - certain if at < min(len(choice.promised), len(visited)) else 0.0
+            told = 0 < promised < math.inf
+            worth.add(max(visited[at] - certain, 0.0) if told else 0.0, promised if told else 0.0)
+        batches = self.batches(sequences)
+        window = batches.windows[choice.fresh, choice.blocks]
+        if window.run(batches.rounds, visits, rows / self.block_length):
+            batches.doubt()
+        if 0 < seconds < math.inf:  # else the clock has stood still, or was set
+            self._measured.append(seconds / max(self.prepare()(sequences * rows), INSTANT))
+            self._scale = min(statistics.median_low(self._measured), 1.0)
+            window.took(seconds - self._forward(sequences * rows))
 
-    def _outlook(self, sequences: int, fresh: bool, blocks: int, pace: float) -> float:
-        """Visits of a sequence in a round beyond what its time is worth at this pace; of a window that was never looked
-        at, the most that can be hoped for."""
-        window, most = self.windows[fresh, blocks], blocks * self.block_length
-        known = window.seen or blocks == 0
-        visits, rows = window.expected(blocks, self.block_length) if known else (most, most)
-        seconds = self._seconds(rows, sequences, self._overhead(fresh, blocks))
-        return _counted(visits, blocks) - pace * seconds
+    def _outlook(self, sequences: int, fresh: bool, blocks: int) -> float:
+        """Visits of a sequence in a round beyond what its time is worth; of a window of which nothing is known, the
+        most that can be hoped for."""
+        batches = self.batches(sequences)
+        window = batches.windows[fresh, blocks]
+        visits, rows = window.expected() if window.known else (blocks * self.block_length, blocks)
+        seconds = self._seconds(rows, sequences, self._overhead(sequences, fresh, blocks))
+        return _counted(visits, blocks) - batches.pace * seconds
 
     def _pace(self, sequences: int, fresh: bool) -> float:
-        """Visits a second, of a sequence: those of the rounds so far, or of ordinary decoding where that is faster. At
-        too slow a pace long rounds look better than they are."""
-        _, rows = self.windows[fresh, 0].expected(0, self.block_length)
-        return max(self.pace.value, 1 / self._seconds(rows, sequences, self._overhead(fresh, 0)))
+        """Visits a second, of a sequence: those that the best windows promise, or ordinary decoding where that is
+        faster. At too slow a pace long rounds look better than they are."""
+        batches = self.batches(sequences)
+        often = fresh if batches.fresh is None else batches.fresh
+        visits = seconds = 0.0
+        for key, share in ((False, 1 - often), (True, often)):
+            best = batches.best[key]
+            come, rows = batches.windows[key, best].expected()
+            visits += share * _counted(come, best)
+            seconds += share * self._seconds(rows, sequences, self._overhead(sequences, key, best))
+        _, rows = batches.windows[fresh, 0].expected()
+        return max(visits / seconds, 1 / self._seconds(rows, sequences, self._overhead(sequences, fresh, 0)))
+
+    def _forward(self, rows: int) -> float:
+        """Seconds, by the table: scaled where whole rounds have taken less, as it was measured on a busy machine."""
+        return self._scale * self.prepare()(rows)
 
     def _seconds(self, rows: float, sequences: int, overhead: float) -> float:
-        return self.prepare()(round(sequences * rows)) + overhead
+        """rows: in blocks."""
+        return max(self._forward(round(sequences * rows * self.block_length)) + overhead, INSTANT)
 
-    def _overhead(self, fresh: bool, blocks: int) -> float:
+    def _overhead(self, sequences: int, fresh: bool, blocks: int) -> float:
         """Of a window that was hardly run yet, at most that of the nearest one, in proportion: one slow round is no
         reason to leave it."""
-        window = self.windows[fresh, blocks]
+        windows = self.batches(sequences).windows
+        window = windows[fresh, blocks]
         if window.times >= SURE:
             return window.overhead
-        others = {key: other for key, other in self.windows.items() if other.times and other is not window}
+        others = {key: other for key, other in windows.items() if other.times and other is not window}
         if not others:
-            return window.overhead if window.times else 0.0
+            return window.overhead if math.isfinite(window.overhead) else 0.0
         near = min(others, key=lambda key: (abs(key[1] - blocks), key[0] != fresh))
-        return min(window.overhead, others[near].overhead * (blocks + 1) / (near[1] + 1))
+        least = others[near].overhead
+        return min(window.overhead, least * (blocks + 1) / (near[1] + 1) if least > 0 else least)
 
 
 def _counted(visits: float, blocks: int) -> float:

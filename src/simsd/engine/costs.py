@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ PREFIX = 256  # tokens that the rows attend to; the cost of longer ones differs 
 MOST_ROWS = 256
 BUDGET = 2.0  # seconds; a large model on a CPU is measured with fewer rows
 REPEATS = 5  # the first one apart
+SLOPE = 1.5  # times what was to be expected, that a single forward is believed
 PATIENCE = 0.04  # seconds; of the slower ones two repeats do: they weigh less, and the user waits for them
 
 
@@ -61,7 +63,8 @@ class Costs:
 def measure(target: Runner) -> CostTable:
     """Times the model's forward, head included, with 1, 2, 4 ... blocks of rows, as this runner would run it; medians.
 
-    It has a cache of its own and disturbs nobody's.
+    A forward of more rows bounds those of fewer from above, should one of them have been held up. It has a cache of
+    its own and disturbs nobody's.
     """
     block_length, max_position = target.block_length, target.max_position
     most = max_position // block_length  # blocks
@@ -70,16 +73,19 @@ def measure(target: Runner) -> CostTable:
     runner.reserve(1, min(prefix + MOST_ROWS + 1, max_position + 1))
     rows: list[int] = []
     seconds: list[float] = []
-    spent, count = 0.0, 1
+    spent = _timed(forward_of(runner, block_length, prefix))  # what has to start up, does it now
+    likely, count = SLOPE * spent, 1
     while count * block_length <= max(MOST_ROWS, block_length) and prefix // block_length + count <= most:
         rows.append(count * block_length)
-        taken = _seconds(runner, rows[-1], prefix)
-        seconds.append(statistics.median(taken[1:] or taken))
+        taken = _seconds(runner, rows[-1], prefix, likely)
+        seconds.append(statistics.median_low(taken[1:] or taken))
         spent += sum(taken)
+        likely = 2 * SLOPE * seconds[-1]
         if spent > BUDGET and len(rows) > 1:
             break
         count *= 2
-    return CostTable(tuple(rows), tuple(seconds))
+    least = [*accumulate(reversed(seconds), min)]
+    return CostTable(tuple(rows), tuple(reversed(least)))
 
 
 def forward_of(runner: Runner, rows: int, prefix: int) -> Callable[[], object]:
@@ -109,16 +115,22 @@ def _corner(runner: Runner, given: Forward) -> Tensor:
     return runner.logits(given.layout, given.prefix)[0, -1, 0]
 
 
-def _seconds(runner: Runner, rows: int, prefix: int) -> list[float]:
-    """Of several forwards, the first of which may be slow; recording a graph is not timed."""
+def _seconds(runner: Runner, rows: int, prefix: int, likely: float) -> list[float]:
+    """Of several forwards, the first of which may be slow; recording a graph is not timed. A long one is timed once,
+    unless it took more than is `likely`."""
     forward = forward_of(runner, rows, prefix)
     for _ in range(0 if runner.graphs is None else runner.graphs.after):
         forward()
     taken: list[float] = []
-    for _ in range(REPEATS + 1):
-        begin = time.perf_counter()
-        forward()
-        taken.append(time.perf_counter() - begin)
-        if taken[-1] > BUDGET / 4 or (len(taken) > 2 and sum(taken) > PATIENCE):
+    while len(taken) <= REPEATS:
+        taken.append(_timed(forward))
+        long = min(taken) > BUDGET / 4 and (len(taken) > 1 or taken[0] <= likely)
+        if long or (len(taken) > 2 and sum(taken) > PATIENCE):
             break
     return taken
+
+
+def _timed(forward: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    forward()
+    return time.perf_counter() - begin

@@ -5,6 +5,7 @@ Ordinary decoding is the same round with an empty draft: a walk over a set of on
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
@@ -116,7 +117,8 @@ class Decoder:
         clock = [time.perf_counter()]
         now = Round.of(sequences, self.target)
         before = self._drafted()
-        draft = self._draft(sequences, now, rules)
+        gamma, blocks = self._window(sequences, now)
+        draft = self._draft(sequences, now, rules, gamma, blocks)
         forwards, ahead = (count - had for count, had in zip(self._drafted(), before, strict=True))
         clock.append(time.perf_counter())
 
@@ -143,7 +145,7 @@ class Decoder:
         self.totals.count_round(forwards, ahead, found.rows * len(sequences), *spent)
         if self.auto is not None:
             visited = [sum(counts) for counts in zip(*(t.states for t in taken), strict=True)]
-            choice = self._choice(self.auto, now, found, numbers[0])
+            choice = self._choice(self.auto, now, blocks, found, numbers[0])
             if self.target.recorded == recorded:  # else its seconds are no round's
                 self.auto.observe(choice, len(sequences), found.rows, sum(spent), visited)
 
@@ -163,11 +165,8 @@ class Decoder:
         left = [s.blocks_left for s in sequences]
         self.drafter.expect(lambda: draft.last if states is None else reach(now.state, draft, states), left, window)
 
-    def _draft(self, sequences: Many[Sequence], now: Round, rules: Rules) -> Draft:
-        if self.drafter is None:
-            return empty_draft(now.state)
-        gamma, blocks = self._window(sequences, now)
-        if blocks == 0:
+    def _draft(self, sequences: Many[Sequence], now: Round, rules: Rules, gamma: int, blocks: int) -> Draft:
+        if self.drafter is None or blocks == 0:
             return empty_draft(now.state)
         by_draw = self.options.acceptance == "replay"
         request = DraftRequest(
@@ -177,27 +176,30 @@ class Decoder:
 
     def _window(self, sequences: Many[Sequence], now: Round) -> tuple[int, int]:
         """The window in tokens and in blocks; no block beyond what the batch still needs."""
+        if self.drafter is None:
+            return 0, 0
         size = self.options.block_length
+        most = max(1, MOST_ROWS // size) if self.options.layout == "unrolled" else sys.maxsize
+        left = max(s.blocks_left for s in sequences)
         gamma = self.options.num_speculative_tokens
+        fewest = min(s.block.count(s.mask_id) for s in sequences)
         if self.auto is not None:
-            blocks = self.auto.blocks(len(sequences), now.fresh)
-            gamma = blocks * size
-        elif not isinstance(gamma, int):  # the paper drafts inside a block; exact decoding gains by going on
+            longest = min(left, self.drafter.most_blocks, _blocks_for(most, size, fewest))
+            blocks = self.auto.blocks(len(sequences), now.fresh, longest)
+            return min(blocks * size, most), blocks
+        if isinstance(gamma, int):
+            blocks = _blocks_for(gamma, size, fewest)
+        else:  # the paper drafts inside a block; exact decoding gains by going on
             blocks = 1 if self.options.layout == "paired" else 2
             gamma = blocks * size
-        else:
-            fewest = min(s.block.count(s.mask_id) for s in sequences)
-            blocks = _blocks_for(gamma, size, fewest)
-        if self.options.layout == "unrolled":  # a step costs a copy of B rows
-            gamma = min(gamma, max(1, MOST_ROWS // size))
-        return gamma, min(blocks, max(s.blocks_left for s in sequences))
+        return min(gamma, most), min(blocks, left)
 
     def _asked(self, now: Round, draft: Draft, rules: Rules) -> Asked:
         if not isinstance(now.prefix, Bucket):
             return Asked(now, draft, rules)
         foreseen = None
         if self.auto is not None and draft.doubt is not None:  # a graph cannot wait for the host to choose
-            states = self.auto.foresee(now.fresh, draft.tokens.shape[1])
+            states = self.auto.foresee(len(draft.tokens), now.fresh, draft.tokens.shape[1])
             foreseen = Foreseen(states, put(self.auto.trust, draft.doubt.dtype, draft.doubt.device))
         return Asked(now.widened(), draft, rules, foreseen)
 
@@ -236,14 +238,18 @@ class Decoder:
             seen=Seen(work, layout, outcome) if self.trace else None,
         )
 
-    def _choice(self, auto: Auto, now: Round, found: Found, numbers: list[float]) -> Choice:
+    def _choice(self, auto: Auto, now: Round, blocks: int, found: Found, numbers: list[float]) -> Choice:
         """What the round's states were chosen by; `auto` learns from what it has to be told now."""
-        if found.promised is None:
-            return found.choice or Choice(now.fresh, 0, [])
+        if found.choice is not None:
+            return found.choice
+        sequences = len(found.numbers)
+        if found.promised is None:  # nothing was drafted, if it was asked for at all
+            auto.learn(sequences, now.fresh, [[1.0]] * blocks)
+            return Choice(now.fresh, blocks, [])
         windows, states = found.promised
         told = numbers[-windows * (states + 1) :]
         promises = [told[at : at + states] for at in range(0, windows * states, states)]
-        auto.learn(len(found.numbers), now.fresh, promises)
+        auto.learn(sequences, now.fresh, promises)
         return Choice(now.fresh, windows, told[windows * states :])
 
     def _commit(self, sequences: Many[Sequence], found: Found, numbers: list[list[float]], rules: Rules) -> list[Taken]:
