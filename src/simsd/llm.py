@@ -191,8 +191,7 @@ class LLM:
     def totals(self) -> Stats:
         """What all requests came to so far, copied: a round counts once, whatever its batch; `seconds` is busy time."""
         with self._scheduler.lock:
-            totals = self._scheduler.totals
-            return replace(totals, acceptance_histogram=[*totals.acceptance_histogram])
+            return Stats.sum([self._scheduler.totals])
 
     @property
     def tensor_parallel_size(self) -> int:

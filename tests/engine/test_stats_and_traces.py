@@ -53,6 +53,8 @@ def test_what_is_counted_agrees(mode):
         histogram = stats.acceptance_histogram
         assert sum(histogram) == stats.rounds
         assert sum(n * times for n, times in enumerate(histogram)) == stats.accepted_tokens
+        assert sum(stats.window_histogram) == stats.rounds
+        assert (stats.drafted_tokens > 0) == (sum(stats.window_histogram[1:]) > 0)
         assert stats.query_tokens >= SIZE * stats.rounds
         assert stats.tokens_per_forward == stats.tokens / stats.target_forwards
         assert stats.mean_acceptance_length == stats.committed_tokens / stats.target_forwards

@@ -57,6 +57,6 @@ def _shown_options(llm: LLM) -> dict[str, Any]:
     """The resolved options that say how the text was made."""
     names = ["method", "layout", "acceptance", "block_length", "remasking_strategy"]
     if llm.options.method != "none":
-        names += ["drafter", "states"]
+        names += ["drafter", "states", "num_speculative_tokens"]
     values = {name: getattr(llm.options, name, None) for name in names}
     return {name: value for name, value in values.items() if value is not None}

@@ -141,8 +141,8 @@ class Decoder:
         clock.append(time.perf_counter())
         spent = [end - begin for begin, end in pairwise(clock)]
         for sequence in sequences:
-            sequence.stats.count_round(forwards, ahead, found.rows, *spent)
-        self.totals.count_round(forwards, ahead, found.rows * len(sequences), *spent)
+            sequence.stats.count_round(blocks, forwards, ahead, found.rows, *spent)
+        self.totals.count_round(blocks, forwards, ahead, found.rows * len(sequences), *spent)
         if self.auto is not None:
             visited = [sum(counts) for counts in zip(*(t.states for t in taken), strict=True)]
             choice = self._choice(self.auto, now, blocks, found, numbers[0])

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field, fields
 from itertools import zip_longest
+from operator import add, sub
 from typing import Any
 
 from simsd.engine.options import SamplingParams
@@ -19,6 +20,8 @@ class Stats:
     committed_tokens: all tokens put into blocks, also those beyond a stop id or max_tokens.
     query_tokens: rows of the target's decoding forwards (fill-up rows of a batch included), prefill apart.
     acceptance_histogram: how many rounds kept 0, 1, 2 ... drafted tokens.
+    window_histogram: how many rounds asked for a draft of 0, 1, 2 ... blocks, as `num_speculative_tokens` "auto" chose or the
+        options fix it.
     drafts_ahead: rounds whose draft was made while the target verified the one before. Forwards of a draft made ahead,
         kept or not, count in the next round that drafts.
     """
@@ -36,6 +39,7 @@ class Stats:
     committed_tokens: int = 0
     query_tokens: int = 0
     acceptance_histogram: list[int] = field(default_factory=list)
+    window_histogram: list[int] = field(default_factory=list)
     prefill_seconds: float = 0.0
     draft_seconds: float = 0.0
     verify_seconds: float = 0.0
@@ -43,12 +47,14 @@ class Stats:
     seconds: float = 0.0
 
     def count_round(
-        self, draft_forwards: int, ahead: int, query_tokens: int, draft: float, verify: float, accept: float
+        self, window: int, forwards: int, ahead: int, query_tokens: int, draft: float, verify: float, accept: float
     ) -> None:
-        """One round: a target forward over `query_tokens` rows, and the seconds of its three parts."""
+        """One round: a window of so many blocks, forwards of the draft model, a target forward over `query_tokens`
+        rows, and the seconds of the three parts."""
+        _count(self.window_histogram, window)
         self.rounds += 1
         self.target_forwards += 1
-        self.draft_forwards += draft_forwards
+        self.draft_forwards += forwards
         self.drafts_ahead += ahead
         self.query_tokens += query_tokens
         self.draft_seconds += draft
@@ -59,35 +65,30 @@ class Stats:
         """One round's drafted tokens, and how many of them were kept."""
         self.accepted_tokens += accepted
         self.drafted_tokens += drafted
-        self.acceptance_histogram += [0] * (accepted + 1 - len(self.acceptance_histogram))
-        self.acceptance_histogram[accepted] += 1
+        _count(self.acceptance_histogram, accepted)
 
     def count_request(self, other: Stats) -> None:
         """Adds what belongs to a request that has left, and not to the rounds it shared with others."""
-        self._add(other, ("tokens", "prompt_tokens", "drafted_tokens", "accepted_tokens", "committed_tokens"))
+        counts = ("tokens", "prompt_tokens", "drafted_tokens", "accepted_tokens", "committed_tokens")
+        self._add(other, (*counts, "acceptance_histogram"))
 
     @classmethod
     def sum(cls, many: Iterable[Stats]) -> Stats:
         """Everything added up, as for the answers of one request."""
         total = cls()
         for one in many:
-            total._add(one, [f.name for f in fields(cls) if f.name != "acceptance_histogram"])
+            total._add(one, [f.name for f in fields(cls)])
         return total
 
     def since(self, earlier: Stats) -> Stats:
         """What was counted since `earlier`, a copy of these figures."""
-        names = [f.name for f in fields(Stats) if f.name != "acceptance_histogram"]
-        grown = Stats(**{name: getattr(self, name) - getattr(earlier, name) for name in names})
-        pairs = zip_longest(self.acceptance_histogram, earlier.acceptance_histogram, fillvalue=0)
-        grown.acceptance_histogram = [now - before for now, before in pairs]
-        return grown
+        names = [f.name for f in fields(Stats)]
+        return Stats(**{name: _joined(getattr(self, name), getattr(earlier, name), sub) for name in names})
 
     def _add(self, other: Stats, names: Iterable[str]) -> None:
-        """Adds the named figures, and the histogram."""
+        """Adds the named figures."""
         for name in names:
-            setattr(self, name, getattr(self, name) + getattr(other, name))
-        pairs = zip_longest(self.acceptance_histogram, other.acceptance_histogram, fillvalue=0)
-        self.acceptance_histogram = [mine + theirs for mine, theirs in pairs]
+            setattr(self, name, _joined(getattr(self, name), getattr(other, name), add))
 
     @property
     def acceptance_rate(self) -> float | None:
@@ -124,6 +125,18 @@ class Stats:
         derived = ("acceptance_rate", "mean_acceptance_length", "tokens_per_forward", "query_tokens_per_forward")
         rates = ("tokens_per_second", "decode_tokens_per_second")
         return asdict(self) | {name: getattr(self, name) for name in (*derived, *rates)}
+
+
+def _count(histogram: list[int], at: int) -> None:
+    histogram += [0] * (at + 1 - len(histogram))
+    histogram[at] += 1
+
+
+def _joined(one: Any, other: Any, how: Callable[[Any, Any], Any]) -> Any:
+    """Two figures, or two histograms place by place."""
+    if isinstance(one, list):
+        return [how(mine, theirs) for mine, theirs in zip_longest(one, other, fillvalue=0)]
+    return how(one, other)
 
 
 @dataclass(eq=False)
