@@ -303,11 +303,15 @@ def test_an_unlucky_beginning_does_not_last(slope, draft, value):
 
 @pytest.mark.parametrize(("slope", "draft"), [(0.1, 0.3), (0.02, 0.7), (0.02, 0.3)])
 def test_a_large_batch_says_nothing_of_a_small_one(slope, draft):
-    """Where rows cost, drafts pay for a sequence alone and not for sixteen."""
+    """Where rows cost, drafts pay for a sequence alone and not for sixteen. After the first texts hardly
+    anything is lost to ordinary decoding, and what has been seen before is near the best."""
     phases = [(100, 0.8, 16), (500, 0.8, 1)] * 2
     rates = texts(Auto(lambda: sloped(slope), 4), phases, slope, draft)
     best = [best_of([phase], slope, draft) for phase in phases]
-    assert all(rates[at] >= 0.85 * best[at] for at in (1, 2, 3)), (rates, best)
+    ordinary = [rate_of(0, 1, value, slope, draft, places) for _, value, places in phases]
+    assert all(rates[at] >= 0.95 * ordinary[at] for at in (1, 2, 3)), (rates, ordinary)
+    assert rates[2] >= 0.95 * best[2], (rates, best)
+    assert rates[3] >= 0.9 * best[3], (rates, best)
 
 
 class Clocked(Auto):

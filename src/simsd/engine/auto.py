@@ -97,7 +97,7 @@ class Window:
     visits: Level = field(default_factory=lambda: Level(1.0, drift=QUICK))
     seen: int = 0
     kept: Level = field(default_factory=lambda: Level(1.0, HONEST, drift=SLOW))
-    laid: Level = field(default_factory=lambda: Level(1.0, HONEST, drift=SLOW))
+    laid: Level = field(default_factory=lambda: Level(1.0, HONEST, drift=SLOW, jumps=False))
     times: int = 0
     ran: int = 0
     overhead: float = math.inf

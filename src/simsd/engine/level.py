@@ -15,11 +15,12 @@ class Level:
     """The mean of positive values that come now and then (a Kalman filter of one number).
 
     value: the mean. doubt: its variance, in variances of one value; without a guess to begin with it is infinite. Each
-    value lessens it, and each round adds `drift`, so that a value weighs more after a pause.
+    value lessens it, and each round adds `drift`, so that a value weighs more after a pause. jumps: whether the mean
+    may move at once.
     """
 
-    def __init__(self, value: float, doubt: float = math.inf, *, drift: float) -> None:
-        self.value, self.doubt = value, doubt
+    def __init__(self, value: float, doubt: float = math.inf, *, drift: float, jumps: bool = True) -> None:
+        self.value, self.doubt, self.jumps = value, doubt, jumps
         self._drift, self._most = drift, min(doubt, 1.0)
         self._spread = WIDE**2  # squared, of the mean
         self._above, self._below = Side(), Side()
@@ -44,8 +45,8 @@ class Level:
         gain = 1 / (1 + 1 / self.doubt)
         self.value += gain * (value - self.value)
         self.doubt = gain
-        risen = self._above.off > ALARM
-        if risen or self._below.off > ALARM:
+        risen = self.jumps and self._above.off > ALARM
+        if risen or (self.jumps and self._below.off > ALARM):
             since = self._above if risen else self._below
             self.value, self.doubt = since.total / since.count, 1 / since.count
             self._above, self._below = Side(), Side()

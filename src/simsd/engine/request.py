@@ -20,8 +20,8 @@ class Stats:
     committed_tokens: all tokens put into blocks, also those beyond a stop id or max_tokens.
     query_tokens: rows of the target's decoding forwards (fill-up rows of a batch included), prefill apart.
     acceptance_histogram: how many rounds kept 0, 1, 2 ... drafted tokens.
-    window_histogram: how many rounds asked for a draft of 0, 1, 2 ... blocks, as `num_speculative_tokens` "auto" chose or the
-        options fix it.
+    window_histogram: how many rounds asked for a draft of 0, 1, 2 ... blocks, as `num_speculative_tokens` "auto" chose
+        or the options fix it.
     drafts_ahead: rounds whose draft was made while the target verified the one before. Forwards of a draft made ahead,
         kept or not, count in the next round that drafts.
     """
