@@ -12,6 +12,7 @@ from simsd.engine.costs import CostTable
 from simsd.engine.options import DecodingOptions, SamplingParams
 from tests.drafting import make_drafter
 from tests.integration.test_exactness import SAMPLERS, SCHEDULES, schedule, spoken
+from tests.pairwise import pairwise
 from tests.tiny import Request, decode, engine, prompt_of, tiny_model
 
 FLAT = CostTable((4, 256), (1.0, 1.0))  # rows cost nothing
@@ -32,13 +33,15 @@ class Whims(Auto):
         return self.chance.randint(1, len(promise))
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS)
-@pytest.mark.parametrize("name", SCHEDULES)
-@pytest.mark.parametrize("size", [4, 8])
-def test_whatever_is_chosen_the_text_is_ordinary_decodings(size, name, sampler):
-    target = tiny_model(2)
-    kinds = ("model", "hybrid", "self")
-    kind = kinds[(SCHEDULES.index(name) + list(SAMPLERS).index(sampler)) % len(kinds)]
+@pytest.mark.parametrize(
+    "case",
+    pairwise(
+        {"schedule": SCHEDULES, "sampler": tuple(SAMPLERS), "size": (4, 8), "drafter": ("model", "hybrid", "self")}
+    ),
+    ids=lambda case: ", ".join(str(value) for value in case.values()),
+)
+def test_whatever_is_chosen_the_text_is_ordinary_decodings(case):
+    target, name, sampler, size, kind = tiny_model(2), *case.values()
     params = [SamplingParams(max_tokens=n, seed=n, **schedule(name, size), **SAMPLERS[sampler]) for n in (19, 6, 25)]
     asked = [Request(prompt_of(length, length), p) for length, p in zip((size + 3, 2, 2 * size), params, strict=True)]
     expected = [decode(engine(target, size), [one])[0] for one in asked]
