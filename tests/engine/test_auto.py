@@ -305,9 +305,11 @@ def test_an_unlucky_beginning_does_not_last(slope, draft, value):
 def test_a_large_batch_says_nothing_of_a_small_one(slope, draft):
     """Where rows cost, drafts pay for a sequence alone and not for sixteen."""
     phases = [(100, 0.8, 16), (500, 0.8, 1)] * 2
-    rates = texts(Auto(lambda: sloped(slope), 4), phases, slope, draft)
     best = [best_of([phase], slope, draft) for phase in phases]
-    assert all(rates[at] >= 0.85 * best[at] for at in (1, 2, 3)), (rates, best)
+    found = [texts(Auto(lambda: sloped(slope), 4), phases, slope, draft, seed=seed) for seed in range(4)]
+    shares = [rates[at] / best[at] for rates in found for at in (1, 3)]
+    assert sum(shares) / len(shares) >= 0.93
+    assert min(shares) >= 0.8  # chance plays in
 
 
 class Clocked(Auto):
