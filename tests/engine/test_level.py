@@ -38,7 +38,7 @@ def test_what_was_forgotten_is_replaced_by_the_next_value():
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("spread", [0.0, 0.2, 0.5])
 def test_chance_moves_it_little(spread, seed):
-    chance, level = random.Random(seed), Level(1.0, drift=0.0001)
+    chance, level = random.Random(seed), Level(1.0, drift=0.0001, alarm=10.0)
     for _ in range(2000):
         level.add(2 * max(1 + chance.gauss(0, spread), 0.1))
     assert level.value == pytest.approx(2.0, rel=0.15)
@@ -47,7 +47,7 @@ def test_chance_moves_it_little(spread, seed):
 @pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize(("before", "after"), [(8.0, 1.0), (1.0, 8.0), (2.0, 1.0), (1.0, 2.0)])
 def test_what_lasts_is_followed_within_a_few_values(before, after, seed):
-    chance, level = random.Random(seed), Level(1.0, drift=0.0001)
+    chance, level = random.Random(seed), Level(1.0, drift=0.0001, alarm=10.0)
     rose = [level.add(before * chance.uniform(0.6, 1.4)) for _ in range(500)]
     rises = [level.add(after * chance.uniform(0.6, 1.4)) for _ in range(20)]
     assert abs(level.value - after) <= 0.1 * abs(before - after) + 0.15 * after

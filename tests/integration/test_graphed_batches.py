@@ -256,10 +256,12 @@ def test_costs_are_those_of_the_graphs():
 
 @pytest.mark.parametrize("name", ["sdar_moe", "llada2_moe"])
 def test_experts_that_look_at_values_run_as_they_are(name: str, monkeypatch, caplog):
-    expected = llm(name, "exact").generate([prompt_of(n, n) for n in (5, 8, 3)], ASKED)
+    asked = [prompt_of(n, n) for n in (5, 8, 3)]
+    expected = llm(name, "exact", num_speculative_tokens=8).generate(asked, ASKED)
     monkeypatch.setattr(simsd.llm, "graphs_for", lambda device: graphs())
     with caplog.at_level(logging.WARNING):
-        found = llm(name, "exact").generate([prompt_of(n, n) for n in (5, 8, 3)], ASKED)
+        found = llm(name, "exact", num_speculative_tokens=8).generate(asked, ASKED)
+        llm(name, "exact").prepare()
     assert [one.token_ids for one in found] == [one.token_ids for one in expected]
     names = [text.split(" runs without a CUDA graph: it uses aten._local_scalar_dense")[0] for text in caplog.messages]
     assert {"Decoder._verify", "_corner"} <= set(names) <= {"Decoder._verify", "_corner", "ModelDrafter._draft"}

@@ -31,13 +31,15 @@ from simsd.engine.level import Level
 
 MOST_BLOCKS = 3
 FIRST = (1, 1, 0)  # windows of the first rounds: without an ordinary one its overhead would be a guess
-PROBE = 16  # rounds between trials of windows that seem worse, at least
+PROBE = 32  # rounds between trials of windows that seem worse, at least
 CURIOSITY = 0.015  # share of the time that such trials may cost
 SURE = 3  # rounds with a window after which its own overhead is believed
 CAUTION = 0.03  # of the visits of a round that drafted, not counted: ordinary decoding is left for a clear gain alone
 QUICK = 0.002  # drift of what drafts promise: the newest 25 rounds count
 SLOW = 0.0001  # drift of what promises come to: the newest 100
-HONEST = 1 / 32  # doubt about that at first: drafts are taken at their word
+ALARM = 8.0  # of what promises come to (`Level.alarm`)
+TOPIC = 20.0  # of what drafts promise: it goes up and down from one question to the next, and leaving a window is dear
+HONEST = 1 / 20  # doubt about that at first: drafts are taken at their word
 MEMORY = 0.998  # of what drafts were worth, a round
 TRUSTED = 8.0  # states that drafts are believed to have promised well, beyond what is known
 OFTEN = 0.04  # of the share of fresh blocks, a round
@@ -93,11 +95,11 @@ class Window:
     """
 
     blocks: int
-    states: Level = field(default_factory=lambda: Level(1.0, drift=QUICK))
-    visits: Level = field(default_factory=lambda: Level(1.0, drift=QUICK))
+    states: Level = field(default_factory=lambda: Level(1.0, drift=QUICK, alarm=TOPIC))
+    visits: Level = field(default_factory=lambda: Level(1.0, drift=QUICK, alarm=TOPIC))
     seen: int = 0
-    kept: Level = field(default_factory=lambda: Level(1.0, HONEST, drift=SLOW))
-    laid: Level = field(default_factory=lambda: Level(1.0, HONEST, drift=SLOW, jumps=False))
+    kept: Level = field(default_factory=lambda: Level(1.0, HONEST, drift=SLOW, alarm=ALARM))
+    laid: Level = field(default_factory=lambda: Level(1.0, HONEST, drift=SLOW))
     times: int = 0
     ran: int = 0
     overhead: float = math.inf

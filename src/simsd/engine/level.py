@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 SLACK = 0.5  # spreads by which a value may lie off the mean and tell nothing
-ALARM = 10.0  # spreads beyond the slack, summed up, that are no chance
 NARROW = 0.1  # the least spread, of the mean
 WIDE = 0.5  # the spread before anything is known of it
 MEMORY = 0.96  # of the spread, a value
@@ -15,12 +14,12 @@ class Level:
     """The mean of positive values that come now and then (a Kalman filter of one number).
 
     value: the mean. doubt: its variance, in variances of one value; without a guess to begin with it is infinite. Each
-    value lessens it, and each round adds `drift`, so that a value weighs more after a pause. jumps: whether the mean
-    may move at once.
+    value lessens it, and each round adds `drift`, so that a value weighs more after a pause. alarm: how many spreads
+    beyond the slack, summed up, are no chance: then the mean is that of the newest values.
     """
 
-    def __init__(self, value: float, doubt: float = math.inf, *, drift: float, jumps: bool = True) -> None:
-        self.value, self.doubt, self.jumps = value, doubt, jumps
+    def __init__(self, value: float, doubt: float = math.inf, *, drift: float, alarm: float = math.inf) -> None:
+        self.value, self.doubt, self.alarm = value, doubt, alarm
         self._drift, self._most = drift, min(doubt, 1.0)
         self._spread = WIDE**2  # squared, of the mean
         self._above, self._below = Side(), Side()
@@ -45,8 +44,8 @@ class Level:
         gain = 1 / (1 + 1 / self.doubt)
         self.value += gain * (value - self.value)
         self.doubt = gain
-        risen = self.jumps and self._above.off > ALARM
-        if risen or (self.jumps and self._below.off > ALARM):
+        risen = self._above.off > self.alarm
+        if risen or self._below.off > self.alarm:
             since = self._above if risen else self._below
             self.value, self.doubt = since.total / since.count, 1 / since.count
             self._above, self._below = Side(), Side()
