@@ -228,7 +228,7 @@ def test_on_an_accelerator_no_operator_of_a_round_is_one_that_no_graph_can_hold(
 
         def whole() -> None:
             now = Round.of(sequences, target)
-            proposal = decoder._draft(sequences, now, rules)
+            proposal = decoder._draft(sequences, now, rules, *decoder._window(sequences, now))
             asked = decoder._asked(now, proposal, rules)
             request = DraftRequest(
                 now.state, 2, rules.sampler, rules.schedule, method == "exact", now.salt, sequences, now.steady
