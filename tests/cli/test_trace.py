@@ -33,6 +33,7 @@ def test_json_is_the_whole_trace(run: Run) -> None:
         "block_length": 4,
         "remasking_strategy": "low_confidence_static",
         "drafter": "hybrid",
+        "num_speculative_tokens": "auto",
     }
 
 
