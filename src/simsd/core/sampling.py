@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from simsd.core.tensors import mapped
 
 # What a noise value is for. Draws of different purposes must be independent of each other.
 TARGET, ORDER, PROPOSE, ACCEPT, RESIDUAL = range(5)
@@ -235,14 +237,7 @@ def _pieces(logits: Tensor, sampler: Sampler, key: Tensor | None) -> Iterator[tu
     for begin in range(0, len(rows), step):
         here = slice(begin, begin + step)
         mine = sequence[here]
-        own = replace(
-            sampler,
-            temperature=sampler.temperature[mine],
-            top_k=sampler.top_k[mine],
-            top_p=sampler.top_p[mine],
-            seed=sampler.seed[mine],
-        )
-        yield rows[here], own, None if keys is None else keys[here]
+        yield rows[here], mapped(sampler, lambda values, mine=mine: values[mine]), None if keys is None else keys[here]
 
 
 def _draw(logits: Tensor, sampler: Sampler, key: Tensor | None, entropy: bool) -> Drawn:
