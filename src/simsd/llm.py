@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as Many
@@ -110,7 +109,7 @@ class LLM:
             tokenizer=tokenizer,
             shifted_logits=shifted_logits,
         )
-        self._costs, self._measuring = Costs(), threading.Lock()
+        self._costs = Costs()
         method = method or ("exact" if self._draft is not None else "none")
         self._set_up(replace(given, method=method, block_length=self._target.config.block_length or 4))
 
@@ -121,7 +120,7 @@ class LLM:
         """
         other = object.__new__(LLM)
         other._target, other._draft, other._workers = self._target, self._draft, self._workers
-        other._costs, other._measuring, other._quantize = self._costs, self._measuring, self._quantize
+        other._costs, other._quantize = self._costs, self._quantize
         other._engine, changes = self._engine.changed(changes)
         other._engine.check_ranks(self.tensor_parallel_size)
         other._set_up(self._given.changed(changes))
@@ -300,9 +299,8 @@ class LLM:
             self._table()
 
     def _table(self) -> CostTable:
-        """What forwards of the target cost. Hold the scheduler's lock: it comes first, and one measures at a time."""
-        with self._measuring:
-            return self._costs.table(self._scheduler.target)
+        """What forwards of the target cost. Hold the scheduler's lock, which comes before that of the costs."""
+        return self._costs.table(self._scheduler.target)
 
     def step(self) -> None:
         """One round for all requests that are started and not ended, in whatever thread it is called."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import statistics
+import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable
@@ -46,17 +47,19 @@ class CostTable:
 
 class Costs:
     """The tables measured so far for one target model: of each block length and number of threads, with graphs
-    or without, once."""
+    or without, once, by one thread at a time."""
 
     def __init__(self) -> None:
         self._tables: dict[tuple[int, int, bool], CostTable] = {}
+        self._lock = threading.Lock()
 
     def table(self, target: Runner) -> CostTable:
         """The table of this runner's model, measured now if need be."""
         key = (target.block_length, torch.get_num_threads(), target.graphs is not None)
-        if key not in self._tables:
-            self._tables[key] = measure(target)
-        return self._tables[key]
+        with self._lock:
+            if key not in self._tables:
+                self._tables[key] = measure(target)
+            return self._tables[key]
 
 
 @torch.inference_mode()
