@@ -23,6 +23,7 @@ from typing import Any
 import torch
 
 from benchmarks.arguments import positive
+from benchmarks.timing import median
 from simsd import LLM, SamplingParams
 from simsd.benchmark.cell import matrix
 from simsd.benchmark.device import device_name
@@ -107,13 +108,7 @@ def forwards(llm: LLM) -> dict[int, float]:
     for rows in ROWS:
         count = -(-rows // size) * size
         runner = Runner(model, mask_id, size, llm.config.max_position_embeddings)
-        forward = forward_of(runner, count, PREFIX)
-        taken = []
-        for _ in range(21):
-            begin = time.perf_counter()
-            forward()
-            taken.append(time.perf_counter() - begin)
-        found[count] = statistics.median(taken[1:])
+        found[count] = median(forward_of(runner, count, PREFIX), 20)
     return found
 
 
