@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from simsd.models import linear
-from simsd.models.linear import Linear, can_pack
+from simsd.models.linear import Linear, packing
 
 
 @pytest.mark.parametrize(
@@ -52,11 +52,29 @@ def test_any_leading_dimensions():
     torch.testing.assert_close(layer(x).view(6, 12), layer(x.view(6, 8)))
 
 
-def test_falls_back_where_packing_is_not_possible(monkeypatch: pytest.MonkeyPatch):
-    assert not can_pack("cpu", torch.float64)
-    assert not can_pack("cuda", torch.float32)
-    monkeypatch.setattr(linear, "_pack_works", lambda dtype: False)
+def test_a_layer_refuses_rows_of_another_width_or_dtype():
+    layer = Linear(torch.randn(12, 8))
+    with pytest.raises(RuntimeError):
+        layer(torch.randn(3, 9))
+    with pytest.raises(RuntimeError):
+        layer(torch.randn(3, 8, dtype=torch.bfloat16))
+
+
+def test_takes_the_kernels_that_are_there(monkeypatch: pytest.MonkeyPatch):
+    """Ours, else oneDNN's, else the plain product; elsewhere the plain one."""
+    assert packing("cpu", torch.float64) is None
+    assert packing("cuda", torch.float32) is None
     weight, x = torch.randn(12, 8), torch.randn(3, 8)
+    expected = F.linear(x, weight)
+    monkeypatch.setattr(linear, "kernels", lambda: None)
+    found = packing("cpu", torch.float32)
+    assert found is not None and found.own is None
+    torch.testing.assert_close(Linear(weight.clone())(x), expected)
+    monkeypatch.setattr(linear, "_onednn_works", lambda dtype: False)
     layer = Linear(weight)
-    assert not layer.packed and layer.weight is weight
-    assert torch.equal(layer(x), F.linear(x, weight))
+    assert layer.packing is None and layer.weight is weight
+    assert torch.equal(layer(x), expected)
+
+
+def test_no_rows():
+    assert Linear(torch.randn(12, 8))(torch.randn(0, 8)).shape == (0, 12)

@@ -26,7 +26,7 @@ def test_who_gets_int8_weights(quantize: str):
     target, draft = open_pair(TARGET, DRAFT, device="cpu", quantize=quantize)
     assert draft is not None
     models: list[Any] = [target.model, draft.model]
-    assert tuple(type(model.layers[0].qkv) for model in models) == KINDS[quantize]
+    assert tuple(type(model.layers[0].attention.qkv) for model in models) == KINDS[quantize]
     assert {type(model.lm_head) for model in models} == {Linear}
     assert [model.dtype for model in models] == [torch.float32] * 2
     assert [one.int8 for one in placements(TARGET, DRAFT, device="cpu", quantize=quantize)] == [

@@ -1,45 +1,87 @@
-"""One linear layer for inference: oneDNN with weights packed ahead where that is faster, F.linear elsewhere."""
+"""One linear layer for inference: weights packed ahead where there is a product for that, F.linear elsewhere."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from simsd.models.operators import works
+from simsd.native.library import Kernels, kernels
+
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+@dataclass(frozen=True)
+class Packing:
+    """A product with a weight in an order of its own.
+
+    pack: what it makes of a weight `[out, in]`.
+    product: `(x [..., in], packed, bias or None, out) -> [..., out]`.
+    numbers: how many a packed weight `[out, in]` holds.
+    own: for our own kernels.
+    """
+
+    pack: Callable[[Tensor], Tensor]
+    product: Callable[[Tensor, Tensor, Tensor | None, int], Tensor]
+    numbers: Callable[[int, int], int]
+    own: Kernels | None = None
 
 
 class Linear:
     """y = x W^T + b for x `[..., in]`, W `[out, in]`, b `[out]` or None.
 
-    On a CPU in float32 and bfloat16 the weight is packed once into oneDNN's own layout (1.5 to 3 times faster than
-    F.linear on the 4 .. 100 rows of a verification pass) and the plain weight is dropped. The sums run in another
-    order than F.linear's, so results agree to rounding.
+    On a CPU in float32 and bfloat16 the weight is packed once, and the plain one is dropped: for our own kernel where
+    it can be compiled, else for oneDNN. The sums run in another order than F.linear's, so results agree to rounding.
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self.bias = bias
-        self.packed = can_pack(weight.device.type, weight.dtype)
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight) if self.packed else weight
+        self.outputs, self.inputs = weight.shape
+        self.packing = packing(weight.device.type, weight.dtype) if weight.numel() else None
+        self.dtype = weight.dtype
+        self.weight = weight if self.packing is None else self.packing.pack(weight)
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self.packed:
-            return torch.ops.mkldnn._linear_pointwise.default(x, self.weight, self.bias, "none", [], "")
-        return F.linear(x, self.weight, self.bias)
+        if self.packing is None:
+            return F.linear(x, self.weight, self.bias)
+        if x.shape[-1] != self.inputs or x.dtype != self.dtype:
+            raise RuntimeError(f"the layer takes [..., {self.inputs}] {self.dtype}, not {list(x.shape)} {x.dtype}")
+        return self.packing.product(x, self.weight, self.bias, self.outputs)
 
 
-def can_pack(device_type: str, dtype: torch.dtype) -> bool:
-    """Whether packed oneDNN weights work in this build of PyTorch, on this device and in this dtype."""
-    return device_type == "cpu" and dtype in (torch.float32, torch.bfloat16) and _pack_works(dtype)
+def packing(device_type: str, dtype: torch.dtype) -> Packing | None:
+    """The fastest way to pack weights on this device and in this dtype; None if plain ones are best."""
+    if device_type != "cpu" or dtype not in DTYPES:
+        return None
+    if (own := kernels()) is not None:
+        return Packing(own.pack, own.product, functools.partial(own.packed_size, dtype=dtype), own)
+    return Packing(_pack_for_onednn, _onednn, _onednn_numbers) if _onednn_works(dtype) else None
+
+
+def _pack_for_onednn(weight: Tensor) -> Tensor:
+    return torch.ops.mkldnn._reorder_linear_weight(weight)
+
+
+def _onednn(x: Tensor, packed: Tensor, bias: Tensor | None, outputs: int) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise.default(x, packed, bias, "none", [], "")
+
+
+def _onednn_numbers(outputs: int, inputs: int) -> int:
+    """It fills up to a multiple of 64 outputs."""
+    return -(-outputs // 64) * 64 * inputs
 
 
 @functools.cache
-def _pack_works(dtype: torch.dtype) -> bool:
+def _onednn_works(dtype: torch.dtype) -> bool:
+    """Whether oneDNN's packed product is there in this build of PyTorch, and right in this dtype."""
+
     def check() -> bool:
-        weight = torch.ops.mkldnn._reorder_linear_weight(torch.ones(16, 16, dtype=dtype))
-        y = torch.ops.mkldnn._linear_pointwise.default(torch.ones(2, 16, dtype=dtype), weight, None, "none", [], "")
-        return bool((y == 16).all())
+        packed = _pack_for_onednn(torch.ones(16, 16, dtype=dtype))
+        return bool((_onednn(torch.ones(2, 16, dtype=dtype), packed, None, 16) == 16).all())
 
     return works(check)

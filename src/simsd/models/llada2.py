@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from simsd.models.config import ModelConfig
+from simsd.models.layer import Layer
 from simsd.models.linear import Linear
-from simsd.models.norm import RMSNorm
 from simsd.models.parts import Parts, Shapes, mlp_shapes, with_head
 from simsd.models.quantized import Int8Linear
 from simsd.models.shard import count, scaled
-from simsd.models.transformer import Layer, Transformer
+from simsd.models.transformer import Transformer
 from simsd.models.weights import Piece
 
 
@@ -51,13 +51,10 @@ def build(config: ModelConfig, parts: Parts) -> Transformer:
         a = p + "attention."
         counts = {"query_layernorm": count(own), "key_layernorm": count(own_kv)}
         head_norms = [parts.tensor(f"{a}{name}.weight")[order].expand(number, -1) for name, number in counts.items()]
+        output = parts.linear(Piece(a + "dense", columns=scaled(own, size)))
         return Layer(
-            input_norm=parts.norm(p + "input_layernorm"),
-            qkv=qkv(a + "query_key_value"),
-            qk_norm=RMSNorm(torch.cat(head_norms), config.rms_norm_eps),
-            output=shard.summed(parts.linear(Piece(a + "dense", columns=scaled(own, size)))),
-            post_norm=parts.norm(p + "post_attention_layernorm"),
-            mlp=parts.mlp(p + "mlp", config, index),
+            attention=parts.attention(config, p + "input_layernorm", qkv(a + "query_key_value"), head_norms, output),
+            mlp=parts.mlp(p + "mlp", p + "post_attention_layernorm", config, index),
         )
 
     layers = [layer(index) for index in range(config.num_hidden_layers)]

@@ -14,7 +14,7 @@ import torch
 from simsd.models import registry
 from simsd.models.attention import MOST_SCORES
 from simsd.models.config import ModelConfig
-from simsd.models.linear import can_pack
+from simsd.models.linear import packing
 from simsd.models.loader import pick_device, pick_dtype, rank_devices, read_config, resolve
 from simsd.models.moe import router_dtype
 from simsd.models.parts import Shapes
@@ -24,6 +24,7 @@ GIB = 1 << 30
 PREFILL_ROWS = 512  # as many query tokens at once, `engine.runner` says
 MEASURED_ROWS = 256  # the most that `engine.costs` times
 DRAWN_LOGITS = 1 << 19  # at once on a CPU, `core.sampling` says
+SCORED_ROWS = 64  # of one head that a thread takes at once, `native/kernels/layer.h` says
 LEAST_TOKENS = 256  # of one sequence, without which nothing can be decoded
 
 
@@ -98,7 +99,7 @@ def weight_bytes(model: Placed) -> Mapping[str, int]:
     config, size = model.shard.config(model.config), model.dtype.itemsize
     heads = {"q": config.num_attention_heads, "k": config.num_key_value_heads}
     heads |= {"query": heads["q"], "key": heads["k"]}
-    packed = can_pack(model.device.type, model.dtype)
+    packed = packing(model.device.type, model.dtype)
     total: Counter[str] = Counter()
     for name, shape in _own_shapes(model.config, model.shard).items():
         part, numbers = _part(name), math.prod(shape)
@@ -109,12 +110,12 @@ def weight_bytes(model: Placed) -> Mapping[str, int]:
             total[part] += numbers * copies * (size + max(size, 4))
         elif model.int8 and part in _QUANTISED and len(shape) == 2:
             total[part] += numbers + shape[0] * _SCALE
-        elif packed and any(word in name for word in _ALONE):
-            total[part] += numbers // shape[0] * _filled(shape[0]) * size
+        elif packed is not None and len(shape) == 2 and any(word in name for word in _ALONE):
+            total[part] += packed.numbers(*shape) * size
         else:
             total[part] += numbers * size
-    if config.tie_word_embeddings and packed:
-        total["head"] += _filled(count(model.shard.span(config.vocab_size))) * config.hidden_size * size
+    if config.tie_word_embeddings and packed is not None:
+        total["head"] += packed.numbers(count(model.shard.span(config.vocab_size)), config.hidden_size) * size
     total["rotary table"] = config.max_position_embeddings * 2 * config.head_dim * size
     return total
 
@@ -141,12 +142,8 @@ _QUANTISED = ("attention", "mlp", "experts")
 _SCALE = 8  # bytes a channel: a float32 scale, and as much that oneDNN keeps
 
 
-# Layers that are not stacked with others, which oneDNN fills up to a multiple of 64 outputs when it packs them.
-_ALONE = ("o_proj", "dense.", ".mlp.down_proj", "lm_head")
-
-
-def _filled(outputs: int) -> int:
-    return -(-outputs // 64) * 64
+# Layers that are not stacked with others; packed ones are filled up.
+_ALONE = ("o_proj", "dense.weight", ".mlp.down_proj", "lm_head")
 
 
 def _part(name: str) -> str:
@@ -170,7 +167,7 @@ _WORDS = {
 
 def largest_bytes(model: Placed) -> int:
     """The layer that stands twice for a moment while it is packed or rounded to int8; 0 where none is. Of one rank."""
-    if not (model.int8 or can_pack(model.device.type, model.dtype)):
+    if not (model.int8 or packing(model.device.type, model.dtype)):
         return 0
     sizes = [0]
     for name, shape in _own_shapes(model.config, model.shard).items():
@@ -224,6 +221,9 @@ _DRAWING = 36  # bytes a logit: itself, the keyed noise as it is made, and what 
 def _layer_bytes(model: Placed, queries: int, tokens: int) -> int:
     """The mask, and the widest of a layer's intermediate results, for so many query tokens."""
     c, size = model.shard.config(model.config), model.dtype.itemsize
+    packed = packing(model.device.type, model.dtype)
+    if packed is not None and packed.own is not None and not model.int8:
+        return _native_layer_bytes(model, queries, tokens)
     mask = queries * tokens * (1 + size * (1 + (c.groups if c.groups > 1 else 0)))
     # in bfloat16 on a CPU scores and weights are held, in float32 too; elsewhere the fused kernel holds neither
     rounded = model.device.type == "cpu" and model.dtype == torch.bfloat16
@@ -232,3 +232,15 @@ def _layer_bytes(model: Placed, queries: int, tokens: int) -> int:
     if c.moe is not None:
         inner = max(inner, c.moe.num_experts_per_tok * (c.moe.moe_intermediate_size + c.hidden_size))
     return mask + max(attention, queries * 4 * (inner + c.hidden_size) * size)
+
+
+def _native_layer_bytes(model: Placed, queries: int, tokens: int) -> int:
+    """The same, where our own kernels hold the results of both halves, and each thread the scores of a few rows."""
+    c, size = model.shard.config(model.config), model.dtype.itemsize
+    inner, heads = count(model.shard.span(c.intermediate_size)), c.num_attention_heads * c.head_dim
+    qkv = heads + 2 * c.num_key_value_heads * c.head_dim
+    scores = torch.get_num_threads() * min(SCORED_ROWS, queries * c.groups) * tokens * 4
+    row = size * (3 * c.hidden_size + qkv + heads + 3 * inner) + 4 * (heads + max(heads, inner, c.hidden_size))
+    if c.moe is not None:
+        row += 4 * size * c.moe.num_experts_per_tok * (c.moe.moe_intermediate_size + c.hidden_size)
+    return queries * (tokens * (1 + size) + row) + scores

@@ -10,7 +10,8 @@ from torch import Tensor
 class RMSNorm:
     """w * x / sqrt(mean(x^2) + eps) over the last dimension D, computed in float32 at least.
 
-    weight: `[D]`, or `[heads, D]` to norm each head of x `[..., heads, D]` with a weight of its own.
+    weight: `[D]`, or `[heads, D]` to norm each head of x `[..., heads, D]` with a weight of its own. scaled: it times
+    sqrt(D), in float32 at least.
 
     CUDA has a fused kernel. On a CPU the built-in function is a chain of eight operators, which costs more than a
     small model's arithmetic; with |x| the Euclidean norm, the same value is w sqrt(D) x / hypot(|x|, sqrt(D eps)).
@@ -21,7 +22,7 @@ class RMSNorm:
         self.eps = eps
         self.size = weight.shape[-1]
         self.wide = torch.float64 if weight.dtype == torch.float64 else torch.float32
-        self._scaled = weight.to(self.wide) * self.size**0.5
+        self.scaled = weight.to(self.wide) * self.size**0.5
         self._floor = torch.tensor((self.size * eps) ** 0.5, dtype=self.wide, device=weight.device)
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -31,4 +32,4 @@ class RMSNorm:
             return F.rms_norm(x, (self.size,), None, self.eps).mul_(self.weight)
         wide = x.to(self.wide)
         length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).hypot_(self._floor)
-        return (wide / length).mul_(self._scaled).to(x.dtype)
+        return (wide / length).mul_(self.scaled).to(x.dtype)

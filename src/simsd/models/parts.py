@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -11,12 +11,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from simsd.models.config import ModelConfig, MoEConfig
+from simsd.models.layer import Attention, Rows
 from simsd.models.linear import Linear
+from simsd.models.mlp import MLP, SwiGLU
 from simsd.models.moe import Experts, MixtureOfExperts, Router, router_dtype
 from simsd.models.norm import RMSNorm
 from simsd.models.quantized import Int8Linear
 from simsd.models.shard import WHOLE, Shard, count
-from simsd.models.transformer import SwiGLU
 from simsd.models.vocabulary import Embedding, SplitHead
 from simsd.models.weights import Piece, WeightFiles
 
@@ -98,11 +99,23 @@ class Parts:
         shared = self.swiglu(f"{prefix}.shared_experts") if moe.num_shared_experts else None
         return MixtureOfExperts(router, self.experts(f"{prefix}.experts", moe.num_experts), shared)
 
-    def mlp(self, prefix: str, config: ModelConfig, layer: int) -> Callable[[Tensor], Tensor]:
-        """The MLP of a layer: dense, or a mixture of experts where the configuration says so."""
-        if config.moe is not None and layer in config.moe.sparse_layers:
-            return self.shard.summed(self.mixture(prefix, config.moe))
-        return self.shard.summed(self.swiglu(prefix))
+    def mlp(self, prefix: str, norm: str, config: ModelConfig, layer: int) -> Callable[[Tensor], Tensor]:
+        """The MLP of a layer behind its norm: dense, or a mixture of experts where the configuration says so."""
+        sparse = config.moe is not None and layer in config.moe.sparse_layers
+        part = self.mixture(prefix, config.moe) if config.moe is not None and sparse else self.swiglu(prefix)
+        return self.shard.summed(MLP(self.norm(norm), part))
+
+    def attention(
+        self,
+        config: ModelConfig,
+        norm: str,
+        qkv: Linear | Int8Linear,
+        head_norms: Sequence[Tensor],
+        output: Linear | Int8Linear,
+    ) -> Callable[[Tensor, Rows, int], Tensor]:
+        """The attention of a layer behind its norm; head_norms: `[heads, D]`, of this rank's queries, then keys."""
+        norms = RMSNorm(torch.cat(list(head_norms)), self.eps)
+        return self.shard.summed(Attention(self.shard.config(config), self.norm(norm), qkv, norms, output))
 
     def embedding(self, name: str) -> Embedding:
         """The vectors of this rank's tokens."""

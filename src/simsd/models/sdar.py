@@ -6,13 +6,11 @@ whose softmax is over all of them.
 
 from __future__ import annotations
 
-import torch
-
 from simsd.models.config import ModelConfig
-from simsd.models.norm import RMSNorm
+from simsd.models.layer import Layer
 from simsd.models.parts import Parts, Shapes, mlp_shapes, with_head
 from simsd.models.shard import count, scaled
-from simsd.models.transformer import Layer, Transformer
+from simsd.models.transformer import Transformer
 from simsd.models.weights import Piece
 
 
@@ -32,13 +30,11 @@ def build(config: ModelConfig, parts: Parts) -> Transformer:
         a = p + "self_attn."
         heads = {"q_norm": count(own), "k_norm": count(own_kv)}
         head_norms = [parts.tensor(f"{a}{name}.weight").expand(number, -1) for name, number in heads.items()]
+        qkv = parts.linear(Piece(a + "q_proj", q), Piece(a + "k_proj", kv), Piece(a + "v_proj", kv))
+        output = parts.linear(Piece(a + "o_proj", columns=q))
         return Layer(
-            input_norm=parts.norm(p + "input_layernorm"),
-            qkv=parts.linear(Piece(a + "q_proj", q), Piece(a + "k_proj", kv), Piece(a + "v_proj", kv)),
-            qk_norm=RMSNorm(torch.cat(head_norms), config.rms_norm_eps),
-            output=shard.summed(parts.linear(Piece(a + "o_proj", columns=q))),
-            post_norm=parts.norm(p + "post_attention_layernorm"),
-            mlp=parts.mlp(p + "mlp", config, index),
+            attention=parts.attention(config, p + "input_layernorm", qkv, head_norms, output),
+            mlp=parts.mlp(p + "mlp", p + "post_attention_layernorm", config, index),
         )
 
     layers = [layer(index) for index in range(config.num_hidden_layers)]

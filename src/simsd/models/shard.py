@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -70,7 +70,7 @@ class Shard:
         heads, kv_heads = self.heads(config), self.kv_heads(config)
         return replace(config, num_attention_heads=count(heads), num_key_value_heads=count(kv_heads))
 
-    def summed(self, share: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def summed(self, share: Callable[..., Tensor]) -> Callable[..., Tensor]:
         """The whole of a part of which every rank computes a share."""
         return share if self.size == 1 else Summed(share, self.ranks)
 
@@ -81,12 +81,12 @@ WHOLE = Shard()
 class Summed:
     """A part of the model of which every rank computes a share: the shares are added up."""
 
-    def __init__(self, share: Callable[[Tensor], Tensor], ranks: Ranks) -> None:
+    def __init__(self, share: Callable[..., Tensor], ranks: Ranks) -> None:
         self.share = share
         self.ranks = ranks
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return self.ranks.sum(self.share(x))
+    def __call__(self, *given: Any) -> Tensor:
+        return self.ranks.sum(self.share(*given))
 
 
 def count(span: slice) -> int:

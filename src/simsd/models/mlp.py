@@ -1,0 +1,35 @@
+"""The MLP of a layer behind its norm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from simsd.models import fused
+from simsd.models.norm import RMSNorm
+
+
+class SwiGLU:
+    """down(silu(gate(x)) * up(x)), gate and up in one product."""
+
+    def __init__(self, gate_up: Callable[[Tensor], Tensor], down: Callable[[Tensor], Tensor]) -> None:
+        self.gate_up = gate_up
+        self.down = down
+
+    def __call__(self, x: Tensor) -> Tensor:
+        gate, up = self.gate_up(x).chunk(2, dim=-1)
+        return self.down(F.silu(gate).mul_(up))
+
+
+class MLP:
+    """part(norm(x)), x `[M, hidden]` -> the same shape. part: a SwiGLU or a mixture of experts."""
+
+    def __init__(self, norm: RMSNorm, part: Callable[[Tensor], Tensor]) -> None:
+        self.norm = norm
+        self.part = part
+        self.native = fused.mlp(norm, part.gate_up, part.down) if isinstance(part, SwiGLU) else None
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.part(self.norm(x)) if self.native is None else self.native(x)

@@ -1,0 +1,102 @@
+"""The compiled kernels as functions of tensors."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import logging
+import os
+from ctypes import c_int, c_long, c_void_p
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from simsd.native import build
+from simsd.native.layer import done
+
+SWITCH = "SIMSD_NATIVE"  # 0 in the environment: PyTorch's own operators alone
+SUFFIX = {torch.float32: "f32", torch.bfloat16: "bf16"}
+
+log = logging.getLogger("simsd")
+
+
+@functools.cache
+def kernels() -> Kernels | None:
+    """The kernels for this CPU, or None where they cannot be compiled or loaded, or are not wanted."""
+    if os.environ.get(SWITCH, "1") == "0":
+        return None
+    try:
+        return Kernels(build.library())
+    except (build.BuildError, OSError) as error:
+        log.info("without the CPU kernels: %s", error)
+        return None
+
+
+class Kernels:
+    """Functions of contiguous tensors on the CPU, in float32 or bfloat16, by PyTorch's number of threads."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises: OSError if it cannot be loaded here."""
+        library = ctypes.CDLL(str(path))
+        self._packed = _functions(library, "packed", [c_long, c_long], c_long)
+        self._pack = _functions(library, "pack", [c_void_p, c_void_p, c_long, c_long, c_int], None)
+        self._product = _functions(library, "product", [c_void_p] * 4 + [c_long] * 3 + [c_int], c_int)
+        self._kept = library.simsd_kept
+        self._kept.restype = c_long
+        self._release = library.simsd_release
+        self._release.restype = None
+        self.attention = _functions(library, "attention", [c_void_p] * 6, c_int)
+        self.mlp = _functions(library, "mlp", [c_void_p] * 3 + [c_long, c_int], c_int)
+
+    @property
+    def kept_bytes(self) -> int:
+        """What the threads keep between calls for intermediate results."""
+        return self._kept()
+
+    def release(self) -> None:
+        """Gives back what the calling thread keeps."""
+        self._release()
+
+    def packed_size(self, outputs: int, inputs: int, dtype: torch.dtype) -> int:
+        """Numbers of a packed weight."""
+        return self._packed[dtype](outputs, inputs)
+
+    def pack(self, weight: Tensor) -> Tensor:
+        """weight `[out, in]` in the order in which `product` reads it."""
+        weight = weight.contiguous()
+        n, k = weight.shape
+        packed = weight.new_empty(self.packed_size(n, k, weight.dtype))
+        self._pack[weight.dtype](weight.data_ptr(), packed.data_ptr(), n, k, torch.get_num_threads())
+        return packed
+
+    def product(self, x: Tensor, packed: Tensor, bias: Tensor | None, outputs: int) -> Tensor:
+        """x W^T + b for x `[..., in]` and a packed weight, summed in float32: `[..., out]`, in x's dtype.
+
+        A row comes out the same to the bit, whatever rows stand beside it.
+        """
+        x = x.contiguous()
+        inputs = x.shape[-1]
+        y = x.new_empty(*x.shape[:-1], outputs)
+        failed = self._product[x.dtype](
+            x.data_ptr(),
+            packed.data_ptr(),
+            None if bias is None else bias.data_ptr(),
+            y.data_ptr(),
+            x.numel() // inputs,
+            outputs,
+            inputs,
+            torch.get_num_threads(),
+        )
+        done(failed)
+        return y
+
+
+def _functions(library: ctypes.CDLL, name: str, arguments: list[type], result: type | None) -> dict:
+    """The kernel of this name for each dtype."""
+    found = {}
+    for dtype, suffix in SUFFIX.items():
+        function = getattr(library, f"simsd_{name}_{suffix}")
+        function.argtypes, function.restype = arguments, result
+        found[dtype] = function
+    return found
