@@ -69,7 +69,7 @@ def replay(state: BlockState, states: States, token: Tensor, revealed: Tensor, d
 
     here = torch.full((batch, 1), states.root, device=device)
     visited = torch.zeros(batch, count, dtype=torch.bool, device=device)
-    for _ in range(depth):
+    for _ in range(min(depth, count)):  # none is visited twice
         visited.scatter_(1, here, True)
         there = step_to.gather(1, here)
         here = torch.where(there < 0, here, there)

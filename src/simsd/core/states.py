@@ -143,6 +143,14 @@ def build(state: BlockState, draft: Draft, tables: Sequence[Tensor]) -> States:
     return States(ids, block, block - 1, taken, valid, draft.mask_id, len(tables), root=front, in_place=front)
 
 
+def alone(state: BlockState) -> States:
+    """The current state and no other: what ordinary decoding looks at."""
+    batch = len(state.tokens)
+    zero = state.taken.new_zeros(batch, 1)
+    valid = state.masked.any(-1, keepdim=True)
+    return States(state.tokens[:, None], zero, zero - 1, state.taken[:, None], valid, state.mask_id)
+
+
 def reach(state: BlockState, draft: Draft, states: States) -> Tensor:
     """[N] how many of the draft's steps a walk takes that agrees with all of them, before it leaves the set."""
     before = draft.before.gather(1, states.block)

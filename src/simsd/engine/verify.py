@@ -14,7 +14,7 @@ from simsd.core.layout import Layout, paired, unrolled
 from simsd.core.likelihood import keep_likely, visits
 from simsd.core.sampling import Drawn
 from simsd.core.schedule import reveal
-from simsd.core.states import States, build, codes, select, trim
+from simsd.core.states import States, alone, build, codes, select, trim
 from simsd.drafters.base import order_noise
 from simsd.engine.auto import Auto, Choice, Foreseen
 from simsd.engine.batch import Round, Rules
@@ -70,7 +70,7 @@ def plan(options: DecodingOptions, now: Round, draft: Draft, rules: Rules, auto:
     if options.method == "none" or (auto is not None and draft.doubt is None):
         # nothing was drafted, however wide the window: the current state alone, also where shapes are fixed
         nothing = empty_draft(now.state)
-        states = build(now.state, nothing, [codes("chain", 0)])
+        states = alone(now.state)
         return Plan(nothing, unrolled(now.state, states), states)
     if auto is not None:
         states, choice = _best_states(draft, now, auto)
