@@ -17,7 +17,7 @@ from pathlib import Path
 SOURCES = Path(__file__).parent / "kernels"
 COMPILERS = ("c++", "g++", "clang++")
 # The threads are PyTorch's own: its OpenMP library is there already, so ours is not linked against a second one.
-FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fopenmp", "-fno-math-errno", "-ffp-contract=off")
+FLAGS = ("-O3", "-std=c++17", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-fno-math-errno", "-ffp-contract=off")
 PATIENCE = 300  # seconds
 
 log = logging.getLogger("simsd")

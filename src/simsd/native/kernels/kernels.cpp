@@ -26,6 +26,7 @@ using NumberOf = typename D::Number;
     return mlp<D>(*weights, x, y, rows, threads);                                                                      \
   }
 
+#pragma GCC visibility push(default)
 extern "C" {
 SIMSD_KERNELS(Float, f32)
 SIMSD_KERNELS(BFloat16, bf16)
@@ -33,4 +34,5 @@ SIMSD_KERNELS(BFloat16, bf16)
 // Bytes that the threads keep for the next call; those of the calling thread are given back by the second.
 long simsd_kept() { return kept_bytes; }
 void simsd_release() { release(); }
-}
+}  // extern "C"
+#pragma GCC visibility pop
