@@ -14,7 +14,7 @@ from torch.profiler import ProfilerActivity, profile
 from simsd import LLM, SamplingParams
 from simsd.core import sampling
 from simsd.engine import costs, runner
-from simsd.models import available, memory
+from simsd.models import available, linear, memory
 from simsd.models.config import MoEConfig
 from simsd.models.fit import needed_bytes, overhead_bytes
 from simsd.models.linear import Linear, packing
@@ -42,6 +42,14 @@ FAMILIES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.fixture(params=[True, False], ids=["own kernels", "oneDNN"])
+def packed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With our own kernels where there are any, and without."""
+    if not request.param:
+        monkeypatch.setattr(linear, "kernels", lambda: None)
+
+
+@pytest.mark.usefixtures("packed")
 @pytest.mark.parametrize("int8", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
 @pytest.mark.parametrize("name", list(FAMILIES))
@@ -58,6 +66,7 @@ def test_weights_take_what_was_told(tmp_path: Path, name: str, dtype: str, int8:
 UNEVEN: dict[str, Any] = {"vocab_size": 515, "intermediate_size": 254, "num_experts": 13}
 
 
+@pytest.mark.usefixtures("packed")
 @pytest.mark.parametrize("int8", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", list(FAMILIES))
@@ -136,6 +145,7 @@ def peak_bytes(work: Any) -> int:
     return most
 
 
+@pytest.mark.usefixtures("packed")
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(("sequences", "length"), [(1, 80), (8, 80), (1, 1500)])
 def test_working_memory_is_enough_and_not_far_too_much(tmp_path: Path, sequences: int, length: int, dtype: str):

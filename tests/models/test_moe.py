@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from simsd.models.moe import Experts, Router, _filled_up, _grouped, router_dtype
+from simsd.models.moe import Experts, PackedStack, Router, _filled_up, _grouped, _packed, router_dtype
 from simsd.models.quantized import Int8Linear
+from tests.native.variants import variant
 
 E, H, INNER = 8, 16, 24
 
@@ -20,6 +21,10 @@ def stacks(dtype: torch.dtype, seed: int = 0) -> tuple[Tensor, Tensor]:
     return gate_up.to(dtype), down.to(dtype)
 
 
+def packed(stack: Tensor) -> PackedStack:
+    return PackedStack.of(iter(stack), len(stack), variant("native"))
+
+
 def one_by_one(x: Tensor, chosen: Tensor, weights: Tensor, gate_up: Tensor, down: Tensor) -> Tensor:
     rows = []
     for row, ids, counts in zip(x, chosen.tolist(), weights, strict=True):
@@ -28,7 +33,7 @@ def one_by_one(x: Tensor, chosen: Tensor, weights: Tensor, gate_up: Tensor, down
     return torch.stack(rows)
 
 
-@pytest.mark.parametrize("product", [_grouped, _filled_up])
+@pytest.mark.parametrize("product", [_packed, _grouped, _filled_up])
 @pytest.mark.parametrize("chosen", ["mixed", "all one expert", "the last alone", "one row"])
 def test_grouped_products_equal_a_loop_over_rows(product, chosen: str):
     torch.manual_seed(1)
@@ -40,7 +45,7 @@ def test_grouped_products_equal_a_loop_over_rows(product, chosen: str):
     elif chosen == "one row":
         ids = torch.tensor([[6, 0]])
     x, weights = torch.randn(ids.shape[0], H), torch.rand(ids.shape)
-    experts = Experts(*stacks(torch.float32))
+    experts = Experts(*(packed(stack) if product is _packed else stack for stack in stacks(torch.float32)))
     experts.product = product
     torch.testing.assert_close(experts(x, ids, weights), one_by_one(x, ids, weights, *stacks(torch.float32)))
 
@@ -98,11 +103,13 @@ def test_parts_of_the_experts_add_up(dtype: torch.dtype, ids: list[list[int]]):
     chosen = torch.tensor(ids)
     x, weights = torch.randn(len(ids), H, dtype=dtype), torch.rand(chosen.shape, dtype=dtype)
     whole = Experts(gate_up, down)(x, chosen, weights)
-    shares = [
-        Experts(gate_up[a:b], down[a:b], a, partial=True)(x, chosen, weights) for a, b in ((0, 3), (3, 5), (5, 8))
-    ]
-    torch.testing.assert_close(sum(shares), whole)
-    assert not shares[1].isnan().any()
+    for of in [lambda stack: stack] + [packed] * (dtype in (torch.float32, torch.bfloat16)):
+        shares = [
+            Experts(of(gate_up[a:b]), of(down[a:b]), a, partial=True)(x, chosen, weights)
+            for a, b in ((0, 3), (3, 5), (5, 8))
+        ]
+        torch.testing.assert_close(sum(shares), whole)
+        assert not shares[1].isnan().any()
 
 
 @pytest.mark.parametrize("ids", [[[0, 5], [6, 7], [1, 2]], [[0, 1], [2, 0]], [[7, 6]]], ids=["mixed", "first", "last"])

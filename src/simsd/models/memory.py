@@ -110,8 +110,8 @@ def weight_bytes(model: Placed) -> Mapping[str, int]:
             total[part] += numbers * copies * (size + max(size, 4))
         elif model.int8 and part in _QUANTISED and len(shape) == 2:
             total[part] += numbers + shape[0] * _SCALE
-        elif packed is not None and len(shape) == 2 and any(word in name for word in _ALONE):
-            total[part] += packed.numbers(*shape) * size
+        elif packed is not None and (stacked := _packed_together(name, experts=packed.own is not None)):
+            total[part] += packed.numbers(stacked * shape[0], shape[1]) // stacked * size
         else:
             total[part] += numbers * size
     if config.tie_word_embeddings and packed is not None:
@@ -142,8 +142,14 @@ _QUANTISED = ("attention", "mlp", "experts")
 _SCALE = 8  # bytes a channel: a float32 scale, and as much that oneDNN keeps
 
 
-# Layers that are not stacked with others; packed ones are filled up.
-_ALONE = ("o_proj", "dense.weight", ".mlp.down_proj", "lm_head")
+def _packed_together(name: str, *, experts: bool) -> int:
+    """How many layers like this one are packed as one, and filled up; 0 where it is not packed, or one of several whose
+    sizes differ, where the filling is small beside them."""
+    if not name.endswith(".weight") or (".experts." in name and not experts):
+        return 0
+    if "gate_proj" in name or "up_proj" in name:
+        return 2
+    return int(any(word in name for word in ("o_proj", "dense.", "down_proj", "lm_head")))
 
 
 def _part(name: str) -> str:

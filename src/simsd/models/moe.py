@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -12,8 +12,36 @@ from torch import Tensor
 
 from simsd.models.operators import works
 from simsd.models.quantized import Int8Linear
+from simsd.native.library import Kernels
 
 Layers = Sequence[Int8Linear]
+
+
+@dataclass(frozen=True)
+class PackedStack:
+    """E weights `[out, in]`, each packed for our own kernels: `[E, numbers]`."""
+
+    weight: Tensor
+    outputs: int
+    own: Kernels
+
+    @classmethod
+    def of(cls, weights: Iterable[Tensor], count: int, own: Kernels) -> PackedStack:
+        """Of so many weights of one shape; they are not held together."""
+        found: PackedStack | None = None
+        for index, weight in enumerate(weights):
+            if found is None:
+                numbers = own.packed_size(*weight.shape, weight.dtype)
+                found = cls(weight.new_empty(count, numbers), weight.shape[0], own)
+            own.pack(weight, found.weight[index])
+        assert found is not None
+        return found
+
+    def __len__(self) -> int:
+        return len(self.weight)
+
+
+Stack = Tensor | PackedStack | Layers
 
 
 @dataclass(frozen=True)
@@ -63,15 +91,13 @@ class Experts:
     """E SwiGLU networks as two stacks of weights.
 
     Rows are sorted by expert, and each stack is one grouped product: weights of experts that no row chose are not
-    read. PyTorch's own grouped product is as fast as a loop over packed experts where a few rows meet many of them,
-    and waits for nothing on an accelerator; where it cannot be had (float64, older versions), groups are filled up
-    to the length of the longest. Quantised experts are layers of their own, and run one after the other.
+    read. On a CPU it is our own, of packed weights; elsewhere PyTorch's, which waits for nothing on an accelerator;
+    where neither can be had (float64, older versions), groups are filled up to the length of the longest. Quantised
+    experts are layers of their own, and run one after the other.
     """
 
-    def __init__(
-        self, gate_up: Tensor | Layers, down: Tensor | Layers, first: int = 0, *, partial: bool = False
-    ) -> None:
-        """gate_up: `[E, 2*I, H]`, the gate first. down: `[E, H, I]`. Or of each E layers.
+    def __init__(self, gate_up: Stack, down: Stack, first: int = 0, *, partial: bool = False) -> None:
+        """gate_up: `[E, 2*I, H]`, the gate first. down: `[E, H, I]`. Or of each E packed weights, or layers.
 
         partial: these are only the experts `first` .. `first + E - 1` of the router's; the others add nothing here.
         """
@@ -111,7 +137,9 @@ class MixtureOfExperts:
         return y if self.shared is None else y + self.shared(x)
 
 
-def _product(gate_up: Tensor | Layers, down: Tensor | Layers) -> Callable[..., Tensor]:
+def _product(gate_up: Stack, down: Stack) -> Callable[..., Tensor]:
+    if isinstance(gate_up, PackedStack):
+        return _packed
     if not isinstance(gate_up, Tensor) or not isinstance(down, Tensor):
         return _one_by_one
     return _grouped if _grouped_works(gate_up) and _grouped_works(down) else _filled_up
@@ -123,6 +151,10 @@ def _one_by_one(rows: Tensor, layers: Layers, expert: Tensor, ends: Tensor) -> T
         if end > begin:
             out[begin:end] = layer(rows[begin:end])
     return out
+
+
+def _packed(rows: Tensor, stack: PackedStack, expert: Tensor, ends: Tensor) -> Tensor:
+    return stack.own.grouped(rows, stack.weight, ends, stack.outputs)
 
 
 def _grouped(rows: Tensor, weight: Tensor, expert: Tensor, ends: Tensor) -> Tensor:

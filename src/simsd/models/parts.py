@@ -12,9 +12,9 @@ from torch import Tensor
 
 from simsd.models.config import ModelConfig, MoEConfig
 from simsd.models.layer import Attention, Rows
-from simsd.models.linear import Linear
+from simsd.models.linear import Linear, packing
 from simsd.models.mlp import MLP, SwiGLU
-from simsd.models.moe import Experts, MixtureOfExperts, Router, router_dtype
+from simsd.models.moe import Experts, MixtureOfExperts, PackedStack, Router, router_dtype
 from simsd.models.norm import RMSNorm
 from simsd.models.quantized import Int8Linear
 from simsd.models.shard import WHOLE, Shard, count
@@ -70,7 +70,7 @@ class Parts:
         return SwiGLU(gate_up, self.linear(Piece(f"{prefix}.down_proj", columns=own)))
 
     def experts(self, prefix: str, total: int) -> Experts:
-        """This rank's experts of `prefix.0` .. `prefix.{total-1}`: stacked, or in int8 one by one."""
+        """This rank's experts of `prefix.0` .. `prefix.{total-1}`: stacked, packed or not, or in int8 one by one."""
         own = self.shard.span(total)
         numbers, partial = range(total)[own], self.shard.size > 1
         inner = [[f"{prefix}.{e}.{name}.weight" for name in ("gate_proj", "up_proj")] for e in numbers]
@@ -78,6 +78,11 @@ class Parts:
         if self.int8:
             gate_ups, downs = ([Int8Linear(self.tensor(*one)) for one in each] for each in (inner, outer))
             return Experts(gate_ups, downs, own.start, partial=partial)
+        if (packed := packing(self.device.type, self.dtype)) is not None and (kernels := packed.own) is not None:
+            stacks = (
+                PackedStack.of((self.tensor(*one) for one in each), len(each), kernels) for each in (inner, outer)
+            )
+            return Experts(*stacks, own.start, partial=partial)
         gate_up, down = (self.tensor(*chain(*each)).unflatten(0, (len(each), -1)) for each in (inner, outer))
         return Experts(gate_up, down, own.start, partial=partial)
 

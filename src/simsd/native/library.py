@@ -42,6 +42,9 @@ class Kernels:
         self._packed = _functions(library, "packed", [c_long, c_long], c_long)
         self._pack = _functions(library, "pack", [c_void_p, c_void_p, c_long, c_long, c_int], None)
         self._product = _functions(library, "product", [c_void_p] * 4 + [c_long] * 3 + [c_int], c_int)
+        self._grouped = _functions(
+            library, "grouped", [c_void_p] * 3 + [c_long, c_void_p, c_long, c_long, c_int], c_int
+        )
         self._kept = library.simsd_kept
         self._kept.restype = c_long
         self._release = library.simsd_release
@@ -62,11 +65,11 @@ class Kernels:
         """Numbers of a packed weight."""
         return self._packed[dtype](outputs, inputs)
 
-    def pack(self, weight: Tensor) -> Tensor:
-        """weight `[out, in]` in the order in which `product` reads it."""
+    def pack(self, weight: Tensor, to: Tensor | None = None) -> Tensor:
+        """weight `[out, in]` in the order in which `product` reads it; to: where, of `packed_size` numbers."""
         weight = weight.contiguous()
         n, k = weight.shape
-        packed = weight.new_empty(self.packed_size(n, k, weight.dtype))
+        packed = weight.new_empty(self.packed_size(n, k, weight.dtype)) if to is None else to
         self._pack[weight.dtype](weight.data_ptr(), packed.data_ptr(), n, k, torch.get_num_threads())
         return packed
 
@@ -89,6 +92,29 @@ class Kernels:
             torch.get_num_threads(),
         )
         done(failed)
+        return y
+
+    def grouped(self, x: Tensor, packed: Tensor, ends: Tensor, outputs: int) -> Tensor:
+        """As `product`, of x `[M, in]` with a weight for each group of rows.
+
+        packed: `[G, numbers]`. ends: `[G]` int64, the first row behind each group. Behind the last one the result is
+        whatever the memory held.
+        """
+        x, ends = x.contiguous(), ends.contiguous()
+        rows, inputs = x.shape
+        y = x.new_empty(rows, outputs)
+        done(
+            self._grouped[x.dtype](
+                x.data_ptr(),
+                packed.data_ptr(),
+                ends.data_ptr(),
+                len(packed),
+                y.data_ptr(),
+                outputs,
+                inputs,
+                torch.get_num_threads(),
+            )
+        )
         return y
 
 

@@ -18,6 +18,10 @@ using NumberOf = typename D::Number;
                              long rows, long n, long k, int threads) {                                                 \
     return product<D>(x, weight, bias, y, rows, n, k, threads);                                                        \
   }                                                                                                                    \
+  int simsd_grouped_##suffix(const NumberOf<D>* x, const NumberOf<D>* weights, const long* ends, long groups,          \
+                             NumberOf<D>* y, long n, long k, int threads) {                                            \
+    return grouped<D>(x, weights, ends, groups, y, n, k, threads);                                                     \
+  }                                                                                                                    \
   int simsd_attention_##suffix(const AttentionWeights* weights, const Rows* rows, const NumberOf<D>* x,                \
                                NumberOf<D>* keys, NumberOf<D>* values, NumberOf<D>* y) {                               \
     return attention<D>(*weights, *rows, x, keys, values, y);                                                          \

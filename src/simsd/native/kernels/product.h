@@ -173,4 +173,15 @@ long packed(long n, long k) {
   return (n + COLUMNS - 1) / COLUMNS * COLUMNS * ((k + D::depth - 1) / D::depth * D::depth);
 }
 
+// One product for each group of rows, with weights that lie one behind the other; group g ends before row ends[g].
+template <class D>
+int grouped(const typename D::Number* x, const typename D::Weight* weights, const long* ends, long groups,
+            typename D::Number* y, long n, long k, int threads) {
+  for (long g = 0, row = 0; g < groups; row = std::max(row, ends[g]), g++)
+    if (ends[g] > row && product<D>(x + row * k, weights + g * packed<D>(n, k), (const typename D::Number*)nullptr,
+                                    y + row * n, ends[g] - row, n, k, threads))
+      return 1;
+  return 0;
+}
+
 }  // namespace simsd
