@@ -45,10 +45,11 @@ inline void score_rows(int rows, const float* q, const float* keys, long size, f
   }
 }
 
-// Sums over slots of M rows: of weights (where `weights_too`), and of values in C vectors, the last of `last` numbers.
-template <int M, int C, class N>
-void gather(const float* weights, long stride, const N* v, long size, long slots, int last, float* sums, float* totals,
-            bool weights_too) {
+// Sums over slots of M rows: of weights, and of values in C vectors; where they are not `whole`, the last has `last`
+// numbers.
+template <int M, int C, bool whole, class N>
+void gather(const float* weights, long stride, const N* v, long size, long slots, int last, float* sums,
+            float* totals) {
   Vector a[M][C], t[M];
   for (int m = 0; m < M; m++) {
     for (int c = 0; c < C; c++) a[m][c] = load(sums + (m * WIDTH + c) * LANES);
@@ -57,7 +58,8 @@ void gather(const float* weights, long stride, const N* v, long size, long slots
   for (long j = 0; j < slots; j++) {
     Vector x[C];
     for (int c = 0; c < C - 1; c++) x[c] = values(v + j * size + c * LANES);
-    x[C - 1] = last == LANES ? values(v + j * size + (C - 1) * LANES) : some(v + j * size + (C - 1) * LANES, last);
+    const N* end = v + j * size + (C - 1) * LANES;
+    x[C - 1] = whole ? values(end) : some(end, last);
 #pragma GCC unroll 4
     for (int m = 0; m < M; m++) {
       const Vector p = all(weights[m * stride + j]);
@@ -68,29 +70,33 @@ void gather(const float* weights, long stride, const N* v, long size, long slots
   }
   for (int m = 0; m < M; m++) {
     for (int c = 0; c < C; c++) store(sums + (m * WIDTH + c) * LANES, a[m][c]);
-    if (weights_too) totals[m] = first(t[m]);
+    totals[m] = first(t[m]);
   }
 }
 
 template <int M, class N>
 void gather_wide(int width, const float* weights, long stride, const N* v, long size, long slots, int last,
-                 float* sums, float* totals, bool weights_too) {
+                 float* sums, float* totals) {
+  const auto of = [&](auto whole, auto part) {
+    return last == LANES ? whole(weights, stride, v, size, slots, last, sums, totals)
+                         : part(weights, stride, v, size, slots, last, sums, totals);
+  };
   switch (width) {
-    case 1: return gather<M, 1>(weights, stride, v, size, slots, last, sums, totals, weights_too);
-    case 2: return gather<M, 2>(weights, stride, v, size, slots, last, sums, totals, weights_too);
-    case 3: return gather<M, 3>(weights, stride, v, size, slots, last, sums, totals, weights_too);
-    default: return gather<M, 4>(weights, stride, v, size, slots, last, sums, totals, weights_too);
+    case 1: return of(gather<M, 1, true, N>, gather<M, 1, false, N>);
+    case 2: return of(gather<M, 2, true, N>, gather<M, 2, false, N>);
+    case 3: return of(gather<M, 3, true, N>, gather<M, 3, false, N>);
+    default: return of(gather<M, 4, true, N>, gather<M, 4, false, N>);
   }
 }
 
 template <class N>
 void gather_rows(int rows, int width, const float* weights, long stride, const N* v, long size, long slots, int last,
-                 float* sums, float* totals, bool weights_too) {
+                 float* sums, float* totals) {
   switch (rows) {
-    case 1: return gather_wide<1>(width, weights, stride, v, size, slots, last, sums, totals, weights_too);
-    case 2: return gather_wide<2>(width, weights, stride, v, size, slots, last, sums, totals, weights_too);
-    case 3: return gather_wide<3>(width, weights, stride, v, size, slots, last, sums, totals, weights_too);
-    default: return gather_wide<4>(width, weights, stride, v, size, slots, last, sums, totals, weights_too);
+    case 1: return gather_wide<1>(width, weights, stride, v, size, slots, last, sums, totals);
+    case 2: return gather_wide<2>(width, weights, stride, v, size, slots, last, sums, totals);
+    case 3: return gather_wide<3>(width, weights, stride, v, size, slots, last, sums, totals);
+    default: return gather_wide<4>(width, weights, stride, v, size, slots, last, sums, totals);
   }
 }
 
@@ -108,6 +114,12 @@ inline void weigh(float* scores, long rows, long stride, long slots) {
   }
 }
 
+template <class N>
+void fetch(const N* from, long numbers) {
+  const char* p = (const char*)from;
+  for (long i = 0; i < numbers * (long)sizeof(N); i += 64) _mm_prefetch(p + i, _MM_HINT_T1);
+}
+
 // softmax(q k^T + bias) v. q: [rows][size], already divided by sqrt(size). k, v: [slots][size]. bias: row r of it is
 // that of row r % biases, `bias_stride` numbers behind the one before; or null. y: [rows][size]. False without memory.
 template <class N>
@@ -120,6 +132,8 @@ bool attend(const float* q, const N* k, const N* v, const N* bias, long biases, 
   alignas(64) float keys[MOST_HEAD * LANES];
   for (long j = 0; j < slots; j += LANES) {
     const int count = (int)std::min<long>(LANES, slots - j);
+    fetch(v + j * size, count * size);  // on the way, what the second half will read
+    if (j + 2 * LANES < slots) fetch(k + (j + 2 * LANES) * size, LANES * size);
     for (long d = 0; d < size; d += LANES) {
       const int part = (int)std::min<long>(LANES, size - d);
       Vector lines[LANES];
@@ -140,16 +154,14 @@ bool attend(const float* q, const N* k, const N* v, const N* bias, long biases, 
     }
   weigh(scores, rows, stride, slots);
   float* totals = sums + rows * WIDTH * LANES;
-  std::fill(totals, totals + rows, 0.0f);
   for (long d = 0; d < size; d += WIDTH * LANES) {
     const int width = (int)std::min<long>(WIDTH, (size - d + LANES - 1) / LANES);
     const int last = (int)std::min<long>(LANES, size - d - (width - 1) * LANES);
-    std::fill(sums, totals, 0.0f);
+    std::fill(sums, totals + rows, 0.0f);
     for (long j = 0; j < slots; j += NEAR)
       for (long r = 0; r < rows; r += GATHERED)
         gather_rows((int)std::min<long>(GATHERED, rows - r), width, scores + r * stride + j, stride,
-                    v + j * size + d, size, std::min<long>(NEAR, slots - j), last, sums + r * WIDTH * LANES, totals + r,
-                    d == 0);
+                    v + j * size + d, size, std::min<long>(NEAR, slots - j), last, sums + r * WIDTH * LANES, totals + r);
     for (long r = 0; r < rows; r++)
       for (long i = 0; i < std::min<long>(WIDTH * LANES, size - d); i++)
         y[r * size + d + i] = sums[r * WIDTH * LANES + i] / totals[r];

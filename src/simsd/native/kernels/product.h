@@ -19,7 +19,7 @@ constexpr int COLUMNS = VECTORS * LANES;
 constexpr int TILE = LANES == 16 ? 12 : 6;  // sums that fit into 32 registers, or 16, beside what is multiplied
 constexpr long STRETCH = 512;  // steps of a panel that stay in the second cache while all tiles pass
 constexpr long BLOCK = 10 * TILE;  // rows whose sums are kept
-constexpr int FEW = 4;  // fewer rows are faster than prefetching
+constexpr int FEW = 2;  // fewer rows are as fast as memory without being told what comes next
 
 // A dtype's product. A step is what one instruction adds up of k: `depth` numbers.
 struct Float {
