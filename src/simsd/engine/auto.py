@@ -33,6 +33,10 @@ MOST_BLOCKS = 3
 FIRST = (1, 1, 0)  # windows of the first rounds: without an ordinary one its overhead would be a guess
 PROBE = 32  # rounds between trials of windows that seem worse, at least
 CURIOSITY = 0.015  # share of the time that such trials may cost
+WEARY = 0.8  # of that share, after each trial that changed nothing
+LEAST_CURIOUS = 0.5  # of that share, whatever the trials say
+CLEAR = 0.2  # of the visits of a round, that the best window is ahead
+HELD = 4  # rounds, until a window that is no trial is thought over: thinking takes time too
 SURE = 3  # rounds with a window after which its own overhead is believed
 CAUTION = 0.03  # of the visits of a round that drafted, not counted: ordinary decoding is left for a clear gain alone
 QUICK = 0.002  # drift of what drafts promise: the newest 25 rounds count
@@ -154,7 +158,9 @@ class Batches:
     """What is known for batches of about the same size.
 
     best: the window that seems best, for a fresh block or not; fresh: share of rounds with a fresh one; pace: in visits
-    a second, of a sequence; saved: what trials may cost by now, in visits; tried: the round of the last one.
+    a second, of a sequence; saved: what trials may cost by now, in visits; curious: of the usual share; tried: the round
+    of the last one; waited: rounds since the window was thought over; quiet: the best was clearly so
+    then, a trial had said it too, and no other was due.
     """
 
     def __init__(self) -> None:
@@ -163,15 +169,21 @@ class Batches:
         self.fresh: float | None = None
         self.pace = 0.0
         self.saved = {False: 0.0, True: 0.0}
+        self.curious = 1.0
+        self.waited = {False: 0, True: 0}
+        self.quiet = {False: False, True: False}
         self.tried = 0
         self.rounds = 0
 
     def begin(self, fresh: bool) -> None:
         self.rounds += 1
+        self.waited[fresh] += 1
         self.fresh = fresh if self.fresh is None else self.fresh + OFTEN * (fresh - self.fresh)
 
     def doubt(self) -> None:
         """Drafts have become better: of windows that were not looked at in this round nothing is known."""
+        self.curious = 1.0
+        self.quiet = {False: False, True: False}
         for window in self.windows.values():
             if window.seen < self.rounds:
                 window.forget()
@@ -225,24 +237,32 @@ class Auto:
         self.rounds += 1
         batches = self.batches(sequences)
         batches.begin(fresh)
+        if batches.quiet[fresh] and batches.waited[fresh] <= HELD and batches.best[fresh] == 0:
+            return 0
+        passed, batches.waited[fresh], batches.quiet[fresh] = batches.waited[fresh], 0, False
         batches.pace = self._pace(sequences, fresh)
         if self.rounds <= len(FIRST):
             return min(FIRST[self.rounds - 1], longest)
         windows = [batches.windows[fresh, n] for n in range(min(longest, MOST_BLOCKS) + 1)]
         gains = [self._outlook(sequences, fresh, n) for n in range(len(windows))]
         best = max((n for n, window in enumerate(windows) if window.known), key=lambda n: gains[n])
-        batches.best[fresh] = best
+        if best != batches.best[fresh]:
+            batches.best[fresh] = best
+            batches.curious = 1.0
         for n, window in enumerate(windows):
             if not window.known and gains[n] > gains[best]:
                 return n
         usual, _ = windows[best].expected()
         losses = {n: max(gains[best] - gain, CURIOSITY * usual) for n, gain in enumerate(gains) if n != best}
         due = max(losses, key=lambda n: (batches.rounds - windows[n].ran) / losses[n] ** 2)
-        saved = min(batches.saved[fresh] + CURIOSITY * usual, max(losses.values()))
+        saved = min(batches.saved[fresh] + passed * batches.curious * CURIOSITY * usual, max(losses.values()))
         ready = saved >= losses[due] and batches.rounds - batches.tried >= PROBE
         batches.saved[fresh] = saved - losses[due] if ready else saved
+        clear = min(losses.values(), default=0.0) > CLEAR * usual
+        batches.quiet[fresh] = clear and not ready and batches.curious < 1
         if ready:
             batches.tried = batches.rounds
+            batches.curious = max(WEARY * batches.curious, LEAST_CURIOUS)
         return due if ready else best
 
     def choose(self, promise: Sequence[float], sequences: int, fresh: bool, blocks: int) -> int:
