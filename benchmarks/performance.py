@@ -1,7 +1,7 @@
-"""What docs/performance.md is made from: forwards against the memory's speed, batches, methods, long texts, heads.
+"""What docs/performance.md is made from: kernels, forwards, batches, methods, long texts, heads.
 
     python -m benchmarks.performance                 # everything (half an hour, 20 GB), then the page
-    python -m benchmarks.performance --only profile  # one part
+    python -m benchmarks.performance --only steps    # one part
     python -m benchmarks.performance --page          # the page alone, from the committed figures
 
 Compare ratios, not absolute figures.
@@ -15,18 +15,16 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from benchmarks.arguments import positive
 from benchmarks.batches import SCHEDULES, batches
 from benchmarks.draws import draws
+from benchmarks.kernels import steps
 from benchmarks.performance_page import write_page
 from benchmarks.random_models import SIZES, RandomWeights, built, configured
 from benchmarks.timing import BLOCK, REPEATS, forward_call, median
@@ -37,11 +35,7 @@ from simsd.benchmark.measure import Settings
 from simsd.benchmark.run import run
 from simsd.benchmark.workload import load_items
 from simsd.evaluation.suites import SUITES
-from simsd.models.attention import attend
-from simsd.models.cache import KVCache
-from simsd.models.linear import Linear
 from simsd.models.memory import Placed, cache_bytes
-from simsd.models.norm import RMSNorm
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULT = ROOT / "benchmarks" / "results" / "performance.json"
@@ -58,82 +52,6 @@ METHODS = (
     "same_text",
 )
 STATIC, DYNAMIC = SCHEDULES
-
-
-# ---------------------------------------------------------------------- where the time goes
-GROUPS = {
-    "products": ("mkldnn::", "aten::linear", "aten::addmm", "aten::mm"),
-    "attention": ("aten::_scaled_dot_product", "aten::bmm", "aten::baddbmm", "aten::_softmax"),
-    "norms": ("aten::linalg_vector_norm", "aten::hypot_", "aten::div"),
-}
-
-
-def profile() -> list[dict[str, Any]]:
-    """Shares of a forward of the embedded target, by kind of operator; the rest is everything between them."""
-    model = built(configured({}), torch.float32)
-    rows = []
-    for count in (4, 20, 64):
-        call = forward_call(model, count, 256)
-        for _ in range(20):
-            call()
-        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
-            for _ in range(50):
-                call()
-        spent = {event.key: event.self_cpu_time_total for event in seen.key_averages()}
-        total = sum(spent.values())
-        shares = {
-            group: sum(time for name, time in spent.items() if name.startswith(names)) / total
-            for group, names in GROUPS.items()
-        }
-        rows.append({"rows": count, **shares, "rest": 1 - sum(shares.values())})
-    return rows
-
-
-def steps() -> list[dict[str, Any]]:
-    """What was built beside PyTorch's plain way to do the same, at the shapes of the embedded target: plain / built."""
-    config = configured({})
-    heads, kv, size = config.num_attention_heads, config.num_key_value_heads, config.head_dim
-    hidden, inner, length = config.hidden_size, config.intermediate_size, 256
-    shapes = [((heads + 2 * kv) * size, hidden), (hidden, heads * size), (2 * inner, hidden), (hidden, inner)]
-    # as many different weights as a model has, so that none waits in a nearer cache than in a forward
-    weights = [torch.randn(shape) * 0.02 for _ in range(config.num_hidden_layers) for shape in shapes]
-    packed = [Linear(weight) for weight in weights]
-    norm = RMSNorm(torch.ones(hidden), config.rms_norm_eps)
-    found = []
-    for rows in (4, 20, 64):
-        inputs = {width: torch.randn(rows, width) for width in {weight.shape[1] for weight in weights}}
-        q = torch.randn(1, kv, heads // kv * rows, size)
-        keys, values = torch.randn(2, 1, kv, length, size)
-        bias = torch.zeros(1, 1, heads // kv * rows, length)
-        grown = [torch.randn(1, kv, length - rows, size) for _ in range(2)]
-        new = torch.randn(1, kv, rows, size)
-        cache = KVCache(1, 1, kv, length, size)
-
-        def plain_attention(q=q, keys=keys, values=values, bias=bias, rows=rows) -> Tensor:
-            wide = [part.repeat_interleave(heads // kv, 1) for part in (keys, values)]
-            return F.scaled_dot_product_attention(q.view(1, heads, rows, size), *wide, attn_mask=bias[:, :, :rows])
-
-        pairs: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
-            "products, weights packed ahead": (
-                lambda inputs=inputs: [F.linear(inputs[w.shape[1]], w) for w in weights],
-                lambda inputs=inputs: [f(inputs[w.shape[1]]) for f, w in zip(packed, weights, strict=True)],
-            ),
-            "norm from two operators of vectors": (
-                lambda x=inputs[hidden]: F.rms_norm(x, (hidden,), norm.weight, config.rms_norm_eps),
-                lambda x=inputs[hidden]: norm(x),
-            ),
-            "attention, grouped queries folded into rows": (
-                plain_attention,
-                lambda q=q, keys=keys, values=values, bias=bias: attend(q, keys, values, bias),
-            ),
-            "cache written in place": (
-                lambda grown=grown, new=new: [torch.cat((old, new), 2) for old in grown],
-                lambda cache=cache, new=new, at=length - rows: cache.write(0, new, new, at),
-            ),
-        }
-        for name, (plain, ours) in pairs.items():
-            found.append({"step": name, "rows": rows, "plain_over_built": median(plain, 51) / median(ours, 51)})
-    return found
 
 
 # ---------------------------------------------------------------------- the memory's speed
@@ -269,7 +187,6 @@ def common_heads() -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parts = (
-        "profile",
         "steps",
         "forwards",
         "draws",
@@ -300,8 +217,7 @@ def main() -> None:
             about["method_questions"] = args.method_questions
         data["about"] = data.get("about", {}) | about  # of the parts that stay as they were, what they were made of
         measured = {
-            "profile": profile,
-            "steps": steps,
+            "steps": lambda: steps(args.threads),
             "forwards": forwards,
             "draws": draws,
             "batches": lambda: batches(args.questions, args.repeats),

@@ -12,23 +12,20 @@ from benchmarks.results_page import SCHEDULES, percent, table
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "performance.md"
+SMALL = ("float32", 4)
 PARTS = ("median", "low", "high")  # of a spread
 TEMPLATE = ROOT / "benchmarks" / "performance.md.in"
 
 
-def profile_table(data: dict[str, Any]) -> str:
-    parts = ("products", "attention", "norms", "rest")
-    lines = [[str(row["rows"]), *(percent(row[part]) for part in parts)] for row in data["profile"]]
-    return table(["query tokens", *parts], lines, 0)
-
-
 def steps_table(data: dict[str, Any]) -> str:
-    found: dict[str, list[str]] = {}
-    for step in data["steps"]:
-        found.setdefault(step["step"], []).append(f"{step['plain_over_built']:.2f}")
-    rows = list(dict.fromkeys(str(step["rows"]) for step in data["steps"]))
-    head = ["step", *(f"{count} query tokens" for count in rows)]
-    return table(head, [[name, *figures] for name, figures in found.items()], 1)
+    """Of each part: PyTorch's operators over ours, and its share of our forward."""
+    found = {(step["part"], step["dtype"], step["rows"]): step for step in data["steps"]}
+    kinds = list(dict.fromkeys((dtype, rows) for _, dtype, rows in found))
+    lines = [
+        [part, *(f"{found[part, dtype, rows]['without_over_with']:.2f}" for dtype, rows in kinds)]
+        for part in dict.fromkeys(part for part, *_ in found)
+    ]
+    return table(["part", *(f"{dtype}, {rows}" for dtype, rows in kinds)], lines, 1)
 
 
 def forwards_table(data: dict[str, Any]) -> str:
@@ -165,11 +162,13 @@ def auto_lost(data: dict[str, Any], schedule: str) -> str:
 
 def sentences(data: dict[str, Any]) -> dict[str, str]:
     heads, about, own = data["common_heads"], data["about"], data["forwards"][0]["seconds"]
+    small = {step["part"]: step["share_of_forward"] for step in data["steps"] if (step["dtype"], step["rows"]) == SMALL}
     exact = next(row for row in data["methods"] if row["method"] == "exact" and SCHEDULES[row["schedule"]] == "static")
     return {
         **{name: str(about[name]) for name in ("questions", "method_questions", "repeats")},
         "auto_lost_static": auto_lost(data, "static"),
         "auto_lost_dynamic": auto_lost(data, "dynamic"),
+        "products_share": percent(small["products"]),
         "growth": f"{own['64'] / own['4']:.1f}",
         "exact_rows": f"{exact['query_tokens_per_forward']:.0f}",
         "exact_tokens": f"{exact['tokens_per_forward']:.1f}",
@@ -183,7 +182,6 @@ def sentences(data: dict[str, Any]) -> dict[str, str]:
 def render() -> str:
     data = json.loads((RESULTS / "performance.json").read_text("utf-8"))
     tables = {
-        "profile": profile_table,
         "steps": steps_table,
         "forwards": forwards_table,
         "draws": draws_table,

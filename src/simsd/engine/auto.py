@@ -158,9 +158,9 @@ class Batches:
     """What is known for batches of about the same size.
 
     best: the window that seems best, for a fresh block or not; fresh: share of rounds with a fresh one; pace: in visits
-    a second, of a sequence; saved: what trials may cost by now, in visits; curious: of the usual share; tried: the round
-    of the last one; waited: rounds since the window was thought over; quiet: the best was clearly so
-    then, a trial had said it too, and no other was due.
+    a second, of a sequence; saved: what trials may cost by now, in visits; curious: of the usual share; tried: the
+    round of the last one; waited: rounds since the window was thought over; quiet: the best was clearly so then, a
+    trial had said it too, and no other was due.
     """
 
     def __init__(self) -> None:

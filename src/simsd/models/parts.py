@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 
 import torch
 import torch.nn.functional as F
@@ -78,12 +77,10 @@ class Parts:
         if self.int8:
             gate_ups, downs = ([Int8Linear(self.tensor(*one)) for one in each] for each in (inner, outer))
             return Experts(gate_ups, downs, own.start, partial=partial)
-        if (packed := packing(self.device.type, self.dtype)) is not None and (kernels := packed.own) is not None:
-            stacks = (
-                PackedStack.of((self.tensor(*one) for one in each), len(each), kernels) for each in (inner, outer)
-            )
-            return Experts(*stacks, own.start, partial=partial)
-        gate_up, down = (self.tensor(*chain(*each)).unflatten(0, (len(each), -1)) for each in (inner, outer))
+        gate_up, down = (
+            stacked_experts((self.tensor(*one) for one in each), len(each), self.device, self.dtype)
+            for each in (inner, outer)
+        )
         return Experts(gate_up, down, own.start, partial=partial)
 
     def mixture(self, prefix: str, moe: MoEConfig) -> MixtureOfExperts:
@@ -144,6 +141,22 @@ class Parts:
         own, most = self.shard.span(total), count(Shard(0, self.shard.size).span(total))
         weight = self.tensor(Piece(f"{name}.weight", own))
         return weight if len(weight) == most else F.pad(weight, (0, 0, 0, most - len(weight)))
+
+
+def stacked_experts(
+    weights: Iterable[Tensor], count: int, device: torch.device, dtype: torch.dtype
+) -> Tensor | PackedStack:
+    """So many weights of one shape as one, packed where our own kernels take them. They are read one by one."""
+    packed = packing(device.type, dtype)
+    if packed is not None and packed.own is not None:
+        return PackedStack.of(weights, count, packed.own)
+    stack: Tensor | None = None
+    for index, weight in enumerate(weights):
+        if stack is None:
+            stack = weight.new_empty(count, *weight.shape)
+        stack[index] = weight
+    assert stack is not None
+    return stack
 
 
 def swiglu_shapes(prefix: str, hidden: int, inner: int) -> Shapes:

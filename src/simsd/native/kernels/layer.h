@@ -41,6 +41,12 @@ struct Rows {
   int threads;
 };
 
+template <class N>
+void norms(const N* x, const float* scaled, double eps, long rows, long size, N* y, int threads) {
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1 && rows >= TOGETHER)
+  for (long m = 0; m < rows; m++) norm(x + m * size, scaled, (float)eps, size, y + m * size);
+}
+
 template <class D>
 int multiply(const Product& p, const typename D::Number* x, typename D::Number* y, long rows, int threads) {
   using N = typename D::Number;
@@ -60,7 +66,7 @@ int attention(const AttentionWeights& w, const Rows& of, const typename D::Numbe
   float* q = kept<QUERIES, float>(count * w.heads * size);
   N* attended = kept<ATTENDED, N>(count * w.heads * size);
   if (!normed || !qkv || !q || !attended) return 1;
-  for (long m = 0; m < count; m++) norm(x + m * hidden, w.norm, (float)w.eps, hidden, normed + m * hidden);
+  norms(x, w.norm, w.eps, count, hidden, normed, of.threads);
   if (multiply<D>(w.qkv, normed, qkv, count, of.threads)) return 1;
   const float scale = 1.0f / std::sqrt((float)size);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
@@ -114,7 +120,7 @@ int mlp(const MlpWeights& w, const typename D::Number* x, typename D::Number* y,
   N* both = kept<INNER, N>(rows * 2 * inner);
   N* gated = kept<GATED, N>(rows * inner);
   if (!normed || !both || !gated) return 1;
-  for (long m = 0; m < rows; m++) norm(x + m * hidden, w.norm, (float)w.eps, hidden, normed + m * hidden);
+  norms(x, w.norm, w.eps, rows, hidden, normed, threads);
   if (multiply<D>(w.gate_up, normed, both, rows, threads)) return 1;
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
   for (long m = 0; m < rows; m++) gate(both + m * 2 * inner, inner, gated + m * inner);
