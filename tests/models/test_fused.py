@@ -115,3 +115,24 @@ def test_what_is_no_number_stays_in_its_sequence(tmp_path: Path, monkeypatch: py
     hidden = run(model, ids, torch.arange(4).expand(3, -1), seen, model.make_cache(3, 8), 0, 4)
     assert hidden.isnan().all(-1).all(-1).tolist() == [False, True, False]
     assert hidden[::2].isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("slots", "shape", "length"),
+    [
+        (5, (1, 1, 4, 9), 30),
+        (6, (1, 1, 4, 8), 8),
+        (-1, (1, 1, 4, 8), 8),
+        (0, (1, 1, 3, 4), 4),
+        (0, (2, 1, 4, 4), 4),
+        (torch.tensor([[0, 1, 2, 9]]), (1, 1, 4, 4), 4),
+        (torch.tensor([[0, 1, 2]]), (1, 1, 4, 4), 4),
+    ],
+)
+def test_nothing_is_read_or_written_beside_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, slots: int | Tensor, shape: tuple[int, ...], length: int
+):
+    model = loaded(random_checkpoint(tmp_path), "float32", "native", monkeypatch)
+    ids = torch.zeros(1, 4, dtype=torch.long)
+    with pytest.raises(ValueError, match="slot|bias"):
+        model.forward(ids, ids, torch.zeros(shape), model.make_cache(1, 9), slots, length)

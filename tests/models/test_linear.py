@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from simsd.models import linear
-from simsd.models.linear import Linear, packing
+from simsd.models.linear import Linear, kernels_of, packing
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,11 @@ def test_takes_the_kernels_that_are_there(monkeypatch: pytest.MonkeyPatch):
     assert packing("cuda", torch.float32) is None
     weight, x = torch.randn(12, 8), torch.randn(3, 8)
     expected = F.linear(x, weight)
+    own = linear.kernels()
+    assert kernels_of("cpu", torch.float32) == ("oneDNN" if own is None else f"simsd, {own.vectors}")
     monkeypatch.setattr(linear, "kernels", lambda: None)
+    assert kernels_of("cpu", torch.bfloat16) == "oneDNN"
+    assert kernels_of("cpu", torch.float64) == "PyTorch"
     found = packing("cpu", torch.float32)
     assert found is not None and found.own is None
     torch.testing.assert_close(Linear(weight.clone())(x), expected)

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from simsd.models.linear import Linear
 from simsd.models.moe import Experts, PackedStack, Router, _filled_up, _grouped, _packed, router_dtype
 from simsd.models.quantized import Int8Linear
 from tests.native.variants import variant
@@ -63,35 +64,35 @@ def test_every_dtype_gives_rows_in_its_own(dtype: torch.dtype):
 
 
 def test_softmax_router_takes_the_likeliest_and_lets_them_sum_to_one():
-    router = Router(torch.eye(4), top_k=2)
+    router = Router(Linear(torch.eye(4)), top_k=2)
     chosen, weights = router(torch.tensor([[0.0, 2.0, 1.0, -3.0]]))
     assert chosen.tolist() == [[1, 2]]
     torch.testing.assert_close(weights, torch.tensor([[2.0, 1.0]]).softmax(-1))
     whole = torch.tensor([0.0, 2.0, 1.0, -3.0]).softmax(-1)
-    _, plain = Router(torch.eye(4), top_k=2, renormalise=False)(torch.tensor([[0.0, 2.0, 1.0, -3.0]]))
+    _, plain = Router(Linear(torch.eye(4)), top_k=2, renormalise=False)(torch.tensor([[0.0, 2.0, 1.0, -3.0]]))
     torch.testing.assert_close(plain[0], whole[[1, 2]])
 
 
 def test_bias_decides_who_is_chosen_and_not_how_much_it_counts():
     x = torch.tensor([[1.0, 0.5, 0.0, -1.0]])
     bias = torch.tensor([0.0, 0.0, 0.0, 5.0])
-    chosen, weights = Router(torch.eye(4), 2, "sigmoid", renormalise=False, bias=bias, scale=2.0)(x)
+    chosen, weights = Router(Linear(torch.eye(4)), 2, "sigmoid", renormalise=False, bias=bias, scale=2.0)(x)
     assert chosen.tolist() == [[3, 0]]
     torch.testing.assert_close(weights, 2 * torch.tensor([[-1.0, 1.0]]).sigmoid())
 
 
 def test_groups_that_are_not_kept_are_closed_even_to_the_best_expert():
     x = torch.tensor([[9.0, -9.0, 1.0, 1.0, 0.5, 0.5]])  # the best expert sits beside the worst
-    closed, _ = Router(torch.eye(6), 2, "sigmoid", groups=3, kept_groups=1)(x)
+    closed, _ = Router(Linear(torch.eye(6)), 2, "sigmoid", groups=3, kept_groups=1)(x)
     assert sorted(closed[0].tolist()) == [2, 3]
-    free, _ = Router(torch.eye(6), 2, "sigmoid", groups=3, kept_groups=3)(x)
+    free, _ = Router(Linear(torch.eye(6)), 2, "sigmoid", groups=3, kept_groups=3)(x)
     assert 0 in free[0].tolist()
 
 
 def test_scores_of_a_bfloat16_model_are_float32():
     assert router_dtype(torch.bfloat16) == torch.float32
     x = torch.tensor([[1.0, 1.001, 0.0, 0.0]])  # the same number in bfloat16
-    chosen, _ = Router(torch.eye(4), 1)(x)
+    chosen, _ = Router(Linear(torch.eye(4)), 1)(x)
     assert chosen.tolist() == [[1]]
 
 

@@ -63,6 +63,15 @@ def test_a_cache_that_cannot_be_written_is_done_without(
     assert build.library().exists()
 
 
+def test_a_user_without_a_home(compiler: Path, monkeypatch: pytest.MonkeyPatch):
+    def home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(build.Path, "home", home)
+    assert build.library().exists()
+
+
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)

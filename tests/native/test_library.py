@@ -58,6 +58,21 @@ def test_a_row_is_the_same_to_the_bit_whatever_stands_beside_it(march: str, dtyp
             assert torch.equal(own.product(x[:count], packed, None, 200), alone[:count])
 
 
+@pytest.mark.parametrize("march", VARIANTS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [1, 15, 256, 1000])
+def test_the_norm_equals_the_formula(march: str, dtype: torch.dtype, size: int):
+    own = variant(march)
+    torch.manual_seed(size)
+    x, weight = torch.randn(2, 70, size).to(dtype) * 3, torch.randn(size)
+    x[0, 3] = 0
+    found = own.norm(x, weight * size**0.5, 1e-5)
+    wide = x.double()
+    exact = weight.double() * wide / (wide.square().mean(-1, keepdim=True) + 1e-5).sqrt()
+    torch.testing.assert_close(found.double(), exact, atol=TOLERANCE[dtype], rtol=TOLERANCE[dtype])
+    assert torch.equal(own.norm(x[:1, 5], weight * size**0.5, 1e-5), found[:1, 5])
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_is_no_number_stays_in_its_row(dtype: torch.dtype):
     own = variant("native")

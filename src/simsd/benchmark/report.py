@@ -53,12 +53,13 @@ class Report:
         sources = ", ".join(f"{number} {source}" for source, number in about["workload"].items())
         rounded = f", quantize {about['quantize']}" if about.get("quantize", "none") != "none" else ""
         apart = f", draft model on {about['draft_device']}" if about.get("draft_device") else ""
+        kernels = f", kernels of {about['kernels']}" if about.get("kernels") else ""
         size = about.get("tensor_parallel_size", 1)
         ranks = f", tensor parallel over {size} ranks" if size > 1 else ""
         options = shared([row.cell for row in self.rows])
         found = {
             "model": f"{about['model']}{draft}, block length {about['block_length']}, {about['dtype']}{rounded}",
-            "device": f"{about['device']}, {about['threads']} CPU thread{_s(about['threads'])}{apart}{ranks}",
+            "device": f"{about['device']}, {about['threads']} CPU thread{_s(about['threads'])}{kernels}{apart}{ranks}",
             "prompts": f"{sources} (fingerprint {about['fingerprint']})",
             "settings": ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in settings),
             "options of all cells": ", ".join(f"{SHORT.get(name, name)} {value}" for name, value in options.items()),

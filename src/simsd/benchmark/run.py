@@ -19,6 +19,7 @@ from simsd.benchmark.report import Report
 from simsd.benchmark.summary import summarise
 from simsd.benchmark.workload import Item, fingerprint
 from simsd.llm import LLM
+from simsd.models.linear import kernels_of
 from simsd.progress import track
 
 
@@ -66,6 +67,7 @@ def identity(llm: LLM, cells: Sequence[Cell], items: Sequence[Item], settings: S
         "torch": torch.__version__,
         **llm.loaded,
         "device": device_name(llm.device),
+        "kernels": kernels_of(llm.device.type, getattr(torch, str(llm.loaded["dtype"]))),
         "tensor_parallel_size": llm.tensor_parallel_size,
         "threads": torch.get_num_threads(),
         "block_length": llm.options.block_length,

@@ -63,6 +63,14 @@ def packing(device_type: str, dtype: torch.dtype) -> Packing | None:
     return Packing(_pack_for_onednn, _onednn, _onednn_numbers) if _onednn_works(dtype) else None
 
 
+def kernels_of(device_type: str, dtype: torch.dtype) -> str:
+    """Whose products a dense model's layers are on this device and in this dtype, for a report."""
+    found = packing(device_type, dtype)
+    if found is None:
+        return "PyTorch"
+    return "oneDNN" if found.own is None else f"simsd, {found.own.vectors}"
+
+
 def _pack_for_onednn(weight: Tensor) -> Tensor:
     return torch.ops.mkldnn._reorder_linear_weight(weight)
 

@@ -104,7 +104,9 @@ def weight_bytes(model: Placed) -> Mapping[str, int]:
     for name, shape in _own_shapes(model.config, model.shard).items():
         part, numbers = _part(name), math.prod(shape)
         if part == "router":
-            total[part] += numbers * router_dtype(model.dtype).itemsize
+            wide = router_dtype(model.dtype)
+            filled = packing(model.device.type, wide) if name.endswith(".weight") else None
+            total[part] += (numbers if filled is None else filled.numbers(*shape)) * wide.itemsize
         elif part == "norms":  # a second time in float32; those of heads once a head
             copies = heads.get(name.split(".")[-2].split("_")[0], 1)
             total[part] += numbers * copies * (size + max(size, 4))

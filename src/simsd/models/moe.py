@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from simsd.models.linear import Linear
 from simsd.models.operators import works
 from simsd.models.quantized import Int8Linear
 from simsd.native.library import Kernels
@@ -48,7 +49,7 @@ Stack = Tensor | PackedStack | Layers
 class Router:
     """Which experts each row goes to, and how much each of them counts.
 
-    weight: `[E, H]`, in the dtype the scores are computed in: float32, or float64 for a float64 model.
+    logits: of `[E, H]`, in the dtype the scores are computed in: float32, or float64 for a float64 model.
     top_k: experts a row.
     score: "softmax" over all experts (SDAR-MoE), or "sigmoid" of each (LLaDA2).
     renormalise: the weights of a row's experts sum to one (before `scale`).
@@ -58,7 +59,7 @@ class Router:
     scale: every weight is multiplied by it.
     """
 
-    weight: Tensor
+    logits: Linear
     top_k: int
     score: str = "softmax"
     renormalise: bool = True
@@ -69,7 +70,7 @@ class Router:
 
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """x `[M, H]` -> the experts of each row `[M, k]` (ids), and their weights `[M, k]`."""
-        logits = F.linear(x.to(self.weight.dtype), self.weight)
+        logits = self.logits(x.to(self.logits.dtype))
         scores = logits.softmax(-1) if self.score == "softmax" else logits.sigmoid()
         wanted = scores if self.bias is None else scores + self.bias
         if self.kept_groups < self.groups:

@@ -89,7 +89,7 @@ class Parts:
         bias = f"{prefix}.gate.expert_bias"
         alone = moe.score_function == "sigmoid" and moe.num_experts_per_tok == 1  # its sigmoid stays its weight
         router = Router(
-            self.files.read(f"{prefix}.gate.weight", wide, self.device),
+            Linear(self.files.read(f"{prefix}.gate.weight", wide, self.device)),
             top_k=moe.num_experts_per_tok,
             score=moe.score_function,
             renormalise=moe.norm_topk_prob and not alone,

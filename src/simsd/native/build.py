@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import logging
@@ -73,15 +74,17 @@ def _cpu() -> str:
 
 def _folder() -> Path:
     """The user's own cache, or a folder for this process alone: code is not loaded from where others may write."""
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "simsd" / "kernels"
     try:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "simsd" / "kernels"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         told = folder.stat()
         if told.st_uid == os.getuid() and not told.st_mode & 0o022 and os.access(folder, os.W_OK):
             return folder
-    except OSError:
+    except (OSError, RuntimeError):  # no home, or not writable
         pass
-    return Path(tempfile.mkdtemp(prefix="simsd-kernels-"))
+    alone = tempfile.mkdtemp(prefix="simsd-kernels-")
+    atexit.register(shutil.rmtree, alone, ignore_errors=True)
+    return Path(alone)
 
 
 @contextlib.contextmanager

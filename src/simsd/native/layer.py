@@ -60,12 +60,15 @@ class NativeRows:
         bias: `[N or 1, 1, R, length]` or None.
         cache: `[layers, 2, N, kv_heads, capacity, D]`; the slots of a head lie side by side.
         length: slots that are attended to.
+
+    Raises: ValueError where a kernel would read or write beside them.
     """
 
     def __init__(self, turns: Tensor, slots: int | Tensor, bias: Tensor | None, cache: Tensor, length: int) -> None:
         layer, kind, sequence, head, _, _ = cache.stride()
         size, sequences = cache.element_size(), cache.shape[2]
         rows = turns.shape[0] // sequences
+        _check(slots, bias, cache, rows, length)
         turns = turns.contiguous()
         bias = None if bias is None else bias.contiguous()
         places = None if isinstance(slots, int) else slots.contiguous()
@@ -92,6 +95,24 @@ class NativeRows:
 
     def values(self, layer: int) -> int:
         return self.keys(layer) + self._values
+
+
+def _check(slots: int | Tensor, bias: Tensor | None, cache: Tensor, rows: int, length: int) -> None:
+    sequences, capacity = cache.shape[2], cache.shape[4]
+    if not 0 < length <= capacity or (isinstance(slots, int) and not 0 <= slots <= capacity - rows):
+        raise ValueError(f"{rows} rows at slot {slots}, {length} seen, do not fit into {capacity} slots")
+    if not isinstance(slots, int):
+        if slots.shape != (sequences, rows) or slots.dtype != torch.long:
+            raise ValueError(f"slots is {list(slots.shape)} {slots.dtype}, expected [{sequences}, {rows}] torch.int64")
+        low, high = slots.aminmax()
+        if low < 0 or high >= capacity:
+            raise ValueError(f"slots are {int(low)} .. {int(high)}, and there are {capacity}")
+    if bias is None:
+        return
+    if bias.dtype != cache.dtype or bias.shape[0] not in (1, sequences) or bias.shape[1:] != (1, rows, length):
+        raise ValueError(
+            f"bias is {list(bias.shape)} {bias.dtype}, expected [{sequences} or 1, 1, {rows}, {length}] {cache.dtype}"
+        )
 
 
 @dataclass(frozen=True)

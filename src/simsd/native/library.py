@@ -6,7 +6,7 @@ import ctypes
 import functools
 import logging
 import os
-from ctypes import c_int, c_long, c_void_p
+from ctypes import c_char_p, c_double, c_int, c_long, c_void_p
 from pathlib import Path
 
 import torch
@@ -45,10 +45,13 @@ class Kernels:
         self._grouped = _functions(
             library, "grouped", [c_void_p] * 3 + [c_long, c_void_p, c_long, c_long, c_int], c_int
         )
+        library.simsd_vectors.restype = c_char_p
+        self.vectors: str = library.simsd_vectors().decode()  # what of the CPU they use
         self._kept = library.simsd_kept
         self._kept.restype = c_long
         self._release = library.simsd_release
         self._release.restype = None
+        self._norm = _functions(library, "norm", [c_void_p] * 2 + [c_double, c_long, c_long, c_void_p, c_int], None)
         self.attention = _functions(library, "attention", [c_void_p] * 6, c_int)
         self.mlp = _functions(library, "mlp", [c_void_p] * 3 + [c_long, c_int], c_int)
 
@@ -92,6 +95,14 @@ class Kernels:
             torch.get_num_threads(),
         )
         done(failed)
+        return y
+
+    def norm(self, x: Tensor, scaled: Tensor, eps: float) -> Tensor:
+        """w x / sqrt(mean(x^2) + eps) over the last dimension D; scaled: `[D]` float32, w times sqrt(D)."""
+        x = x.contiguous()
+        y, size = torch.empty_like(x), x.shape[-1]
+        rows, threads = x.numel() // size, torch.get_num_threads()
+        self._norm[x.dtype](x.data_ptr(), scaled.data_ptr(), eps, rows, size, y.data_ptr(), threads)
         return y
 
     def grouped(self, x: Tensor, packed: Tensor, ends: Tensor, outputs: int) -> Tensor:

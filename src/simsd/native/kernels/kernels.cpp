@@ -22,6 +22,11 @@ using NumberOf = typename D::Number;
                              NumberOf<D>* y, long n, long k, int threads) {                                            \
     return grouped<D>(x, weights, ends, groups, y, n, k, threads);                                                     \
   }                                                                                                                    \
+  /* weight * x / sqrt(mean(x^2) + eps) for x [rows, size]; scaled: weight * sqrt(size) */                              \
+  void simsd_norm_##suffix(const NumberOf<D>* x, const float* scaled, double eps, long rows, long size,                \
+                           NumberOf<D>* y, int threads) {                                                              \
+    norms(x, scaled, eps, rows, size, y, threads);                                                                     \
+  }                                                                                                                    \
   int simsd_attention_##suffix(const AttentionWeights* weights, const Rows* rows, const NumberOf<D>* x,                \
                                NumberOf<D>* keys, NumberOf<D>* values, NumberOf<D>* y) {                               \
     return attention<D>(*weights, *rows, x, keys, values, y);                                                          \
@@ -34,6 +39,15 @@ using NumberOf = typename D::Number;
 extern "C" {
 SIMSD_KERNELS(Float, f32)
 SIMSD_KERNELS(BFloat16, bf16)
+
+// What these were compiled for.
+const char* simsd_vectors() {
+#if defined(__AVX512BF16__) && defined(__AVX512F__)
+  return "AVX-512 with bfloat16";
+#else
+  return LANES == 16 ? "AVX-512" : "AVX2";
+#endif
+}
 
 // Bytes that the threads keep for the next call; those of the calling thread are given back by the second.
 long simsd_kept() { return kept_bytes; }
