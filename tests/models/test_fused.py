@@ -134,5 +134,5 @@ def test_nothing_is_read_or_written_beside_the_cache(
 ):
     model = loaded(random_checkpoint(tmp_path), "float32", "native", monkeypatch)
     ids = torch.zeros(1, 4, dtype=torch.long)
-    with pytest.raises(ValueError, match="slot|bias"):
+    with pytest.raises(ValueError, match=r"slot|bias"):
         model.forward(ids, ids, torch.zeros(shape), model.make_cache(1, 9), slots, length)
