@@ -47,40 +47,10 @@ def replay(state: BlockState, states: States, token: Tensor, revealed: Tensor, d
     timed: True where a step depends on the number of steps before it (noise, uneven quotas): then a state stands
            for the walk only if it was reached in the same number of steps.
     """
-    batch, count, size = states.tokens.shape
-    device = states.tokens.device
-    after = torch.where(revealed, token, states.tokens)
-    same = (after[:, :, None] == states.tokens[:, None]).all(-1)  # [N, from, to]
-    same_block = states.block[:, :, None] == states.block[:, None]
-    same &= same_block & (states.parent[:, :, None] == states.parent[:, None])
-    same &= states.valid[:, None, :] & ~states.finished[:, :, None]
-    if timed:
-        in_time = states.taken[:, :, None] + 1 == states.taken[:, None]
-        same &= in_time | states.finished[:, None]  # behind a finished block the count begins again
-    landed = same.any(-1)
-    lands = same.long().argmax(-1)
-
-    # from a finished state the walk goes on at the empty state that sees it
-    index = torch.arange(count, device=device)
-    empty = (states.tokens == states.mask_id).all(-1) & states.valid
-    entry = (states.parent[:, None, :] == index[:, None]) & empty[:, None, :]  # [N, finished, empty]
-    onward = torch.where(entry.any(-1), entry.long().argmax(-1), index)
-    step_to = torch.where(landed, onward.gather(1, lands), -1)
-
-    here = torch.full((batch, 1), states.root, device=device)
-    visited = torch.zeros(batch, count, dtype=torch.bool, device=device)
-    for _ in range(min(depth, count)):  # none is visited twice
-        visited.scatter_(1, here, True)
-        there = step_to.gather(1, here)
-        here = torch.where(there < 0, here, there)
-
-    # an untimed walk may take fewer steps to a state than the draft did: count the steps of the walk itself
-    known = (states.tokens != states.mask_id).sum(-1)
-    earlier = visited[:, None] & same_block & (known[:, None] < known[:, :, None])
-    taken = earlier.sum(-1) + torch.where(states.block == 0, state.taken[:, None], 0)
-
+    size = states.tokens.shape[2]
+    landed, visited, taken, here = _walk(state, states, torch.where(revealed, token, states.tokens), depth, timed)
     blocks = states.blocks
-    which = torch.arange(blocks, device=device)
+    which = torch.arange(blocks, device=token.device)
     shown = visited[..., None] & revealed  # [N, S, B]
     put = shown[:, None] & (states.block[:, None] == which[:, None])[..., None]  # [N, W, S, B]
     new = put.any(2)
@@ -100,6 +70,47 @@ def replay(state: BlockState, states: States, token: Tensor, revealed: Tensor, d
         entry=here.squeeze(1),
         mask_id=states.mask_id,
     )
+
+
+def _walk(
+    state: BlockState, states: States, after: Tensor, depth: int, timed: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of each state [N, S]: whether its step leads to another one, whether it is visited, and the steps taken in its
+    block before it; and the last one visited [N, 1].
+
+    after: [N, S, B] each state behind its step.
+    """
+    batch, count, _ = states.tokens.shape
+    here = torch.full((batch, 1), states.root, device=after.device)
+    visited = torch.zeros(batch, count, dtype=torch.bool, device=after.device)
+    if count == 1:  # nowhere to go
+        return visited, ~visited, state.taken[:, None], here
+    same_block = states.block[:, :, None] == states.block[:, None]
+    same = (after[:, :, None] == states.tokens[:, None]).all(-1)  # [N, from, to]
+    same &= same_block & (states.parent[:, :, None] == states.parent[:, None])
+    same &= states.valid[:, None, :] & ~states.finished[:, :, None]
+    if timed:
+        in_time = states.taken[:, :, None] + 1 == states.taken[:, None]
+        same &= in_time | states.finished[:, None]  # behind a finished block the count begins again
+    landed = same.any(-1)
+    lands = same.long().argmax(-1)
+
+    # from a finished state the walk goes on at the empty state that sees it
+    index = torch.arange(count, device=after.device)
+    empty = (states.tokens == states.mask_id).all(-1) & states.valid
+    entry = (states.parent[:, None, :] == index[:, None]) & empty[:, None, :]  # [N, finished, empty]
+    onward = torch.where(entry.any(-1), entry.long().argmax(-1), index)
+    step_to = torch.where(landed, onward.gather(1, lands), -1)
+    for _ in range(min(depth, count)):  # none is visited twice
+        visited.scatter_(1, here, True)
+        there = step_to.gather(1, here)
+        here = torch.where(there < 0, here, there)
+
+    # an untimed walk may take fewer steps to a state than the draft did: count the steps of the walk itself
+    known = (states.tokens != states.mask_id).sum(-1)
+    earlier = visited[:, None] & same_block & (known[:, None] < known[:, :, None])
+    taken = earlier.sum(-1) + torch.where(states.block == 0, state.taken[:, None], 0)
+    return landed, visited, taken, here
 
 
 def in_draft_order(
