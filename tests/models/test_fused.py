@@ -106,6 +106,25 @@ def test_a_copy_of_a_block_is_the_block_to_the_bit(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_threads_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str):
+    """With enough work for all of them."""
+    sizes = {"hidden_size": 256, "intermediate_size": 512, "head_dim": 64, "num_hidden_layers": 1}
+    model = loaded(random_checkpoint(tmp_path, **sizes), dtype, "native", monkeypatch)
+    ids, place = torch.randint(0, 256, (2, 200)), torch.arange(200).expand(2, -1)
+    seen = torch.rand(2, 200, 200) < 0.5
+    seen[..., 0] = True
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            cache = model.make_cache(2, 200)
+            found.append((run(model, ids, place, seen, cache, 0, 200), cache.buffer))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(hidden, found[0][0]) and torch.equal(kept, found[0][1]) for hidden, kept in found)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 def test_what_is_no_number_stays_in_its_sequence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str):
     model = loaded(random_checkpoint(tmp_path), dtype, "native", monkeypatch)
     model.embedding.weight = model.embedding.weight.clone()

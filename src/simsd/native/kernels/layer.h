@@ -9,6 +9,7 @@
 
 namespace simsd {
 
+constexpr long LIGHT = 8;  // multiplications that take as long as a number of a norm, a rotation or a gate
 constexpr long TOGETHER = 64;  // rows of one head that a thread takes at once
 
 // As simsd/native/layer.py lays them out.
@@ -43,7 +44,8 @@ struct Rows {
 
 template <class N>
 void norms(const N* x, const float* scaled, double eps, long rows, long size, N* y, int threads) {
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1 && rows >= TOGETHER)
+  threads = team(threads, rows * size * LIGHT);
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
   for (long m = 0; m < rows; m++) norm(x + m * size, scaled, (float)eps, size, y + m * size);
 }
 
@@ -60,7 +62,7 @@ int attention(const AttentionWeights& w, const Rows& of, const typename D::Numbe
               typename D::Number* vals, typename D::Number* y) {
   using N = typename D::Number;
   const long count = of.sequences * of.rows, hidden = w.qkv.inputs, both = w.heads + w.kv_heads, size = w.size;
-  const long groups = w.heads / w.kv_heads, folded = groups * of.rows, threads = of.threads;
+  const long groups = w.heads / w.kv_heads, folded = groups * of.rows;
   N* normed = kept<NORMED, N>(count * hidden);
   N* qkv = kept<PROJECTED, N>(count * w.qkv.outputs);
   float* q = kept<QUERIES, float>(count * w.heads * size);
@@ -69,6 +71,7 @@ int attention(const AttentionWeights& w, const Rows& of, const typename D::Numbe
   norms(x, w.norm, w.eps, count, hidden, normed, of.threads);
   if (multiply<D>(w.qkv, normed, qkv, count, of.threads)) return 1;
   const float scale = 1.0f / std::sqrt((float)size);
+  int threads = team(of.threads, count * both * size * LIGHT);
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
   for (long m = 0; m < count; m++) {
     const long n = m / of.rows, r = m % of.rows, slot = of.slots ? of.slots[m] : of.slot + r;
@@ -90,6 +93,7 @@ int attention(const AttentionWeights& w, const Rows& of, const typename D::Numbe
       std::copy_n(row + (both + h) * size, size, vals + stored + h * of.cache_head);
   }
   const long parts = (folded + TOGETHER - 1) / TOGETHER;
+  threads = team(of.threads, 2 * count * w.heads * size * of.length);
   std::atomic<bool> failed{false};
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
   for (long unit = 0; unit < of.sequences * w.kv_heads * parts; unit++) {
@@ -122,7 +126,8 @@ int mlp(const MlpWeights& w, const typename D::Number* x, typename D::Number* y,
   if (!normed || !both || !gated) return 1;
   norms(x, w.norm, w.eps, rows, hidden, normed, threads);
   if (multiply<D>(w.gate_up, normed, both, rows, threads)) return 1;
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+  const int several = team(threads, rows * inner * LIGHT);
+#pragma omp parallel for num_threads(several) schedule(static) if (several > 1)
   for (long m = 0; m < rows; m++) gate(both + m * 2 * inner, inner, gated + m * inner);
   return multiply<D>(w.down, gated, y, rows, threads);
 }

@@ -21,6 +21,13 @@ constexpr long STRETCH = 512;  // steps of a panel that stay in the second cache
 constexpr long BLOCK = 10 * TILE;  // rows whose sums are kept
 constexpr int FEW = 2;  // fewer rows are as fast as memory without being told what comes next
 
+constexpr long GRAIN = 1 << 20;  // multiplications worth a thread, which takes microseconds to start and to wait for
+
+// How many threads are worth it.
+inline int team(int threads, long multiplications) {
+  return (int)std::max<long>(1, std::min<long>(threads, multiplications / GRAIN));
+}
+
 // A dtype's product. A step is what one instruction adds up of k: `depth` numbers.
 struct Float {
   using Number = float;
@@ -133,6 +140,7 @@ template <class D>
 int product(const typename D::Number* x, const typename D::Weight* packed, const typename D::Number* bias,
             typename D::Number* y, long rows, long n, long k, int threads) {
   if (!rows) return 0;
+  threads = team(threads, rows * n * k);
   const long steps = (k + D::depth - 1) / D::depth, tiles = tiles_of(rows), panels = (n + COLUMNS - 1) / COLUMNS;
   // A tile's rows side by side, step by step: each step then reads one line, not one a row.
   auto* tiled = kept<TILED, typename D::Input>(rows * steps);
