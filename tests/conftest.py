@@ -12,10 +12,17 @@ import pytest
 import torch
 from hypothesis import settings
 
+from simsd.native.library import kernels
+
 # The same examples in every run, and no verdict by the clock; `--hypothesis-profile=search` looks for new ones.
 settings.register_profile("simsd", deadline=None, derandomize=True, database=None)
 settings.register_profile("search", deadline=None, max_examples=2000, database=None)
 settings.load_profile("simsd")
+
+
+def pytest_sessionstart() -> None:
+    """The kernels are compiled before any test listens to what a command says."""
+    kernels()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

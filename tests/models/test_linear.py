@@ -67,7 +67,7 @@ def test_takes_the_kernels_that_are_there(monkeypatch: pytest.MonkeyPatch):
     weight, x = torch.randn(12, 8), torch.randn(3, 8)
     expected = F.linear(x, weight)
     own = linear.kernels()
-    assert kernels_of("cpu", torch.float32) == ("oneDNN" if own is None else f"simsd, {own.vectors}")
+    assert kernels_of("cpu", torch.float32) == ("oneDNN" if own is None else f"simsd ({own.vectors[torch.float32]})")
     monkeypatch.setattr(linear, "kernels", lambda: None)
     assert kernels_of("cpu", torch.bfloat16) == "oneDNN"
     assert kernels_of("cpu", torch.float64) == "PyTorch"

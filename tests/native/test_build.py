@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 import sys
 from pathlib import Path
@@ -34,68 +35,107 @@ def calls(tmp_path: Path) -> int:
     return len((tmp_path / "calls").read_text().split())
 
 
-def test_compiled_once_for_a_compiler_and_a_cpu(compiler: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    made = build.library()
-    assert made.read_text() == "made\n"
-    first = calls(tmp_path)
+def read_only(path: Path, mode: int) -> bool:
+    return mode != os.W_OK
+
+
+def made(march: str = "native", *, anew: bool = False) -> Path:
+    """Where the library was while it was to be loaded."""
+    with build.library(march, anew=anew) as path:
+        assert path.read_text() == "made\n"
+        return path
+
+
+def test_compiled_once_for_a_cpu(compiler: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path, first = made(), calls(tmp_path)
+    assert path.parent == tmp_path / "cache" / "simsd" / "kernels"
     assert first == len(build.sources()) + 1
-    assert build.library() == made
+    assert made() == path
     assert calls(tmp_path) == first
-    assert build.library("x86-64-v3") != made
+    assert made("x86-64-v3") != path
     monkeypatch.setattr(build, "_cpu", lambda: "flags : another")
-    assert build.library() != made
-    monkeypatch.undo()
+    assert made() != path
+
+
+def test_what_is_in_the_cache_needs_no_compiler_and_no_right_to_write(
+    compiler: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = made()
+    compiler.unlink()
+    monkeypatch.setenv("PATH", str(compiler.parent))
+    monkeypatch.setattr(build.os, "access", read_only)
+    assert made() == path
+
+
+def test_made_anew_where_it_is_of_no_use(compiler: Path, tmp_path: Path):
+    path = made()
+    path.write_text("something else")
+    assert made(anew=True) == path
 
 
 def test_the_folder_is_the_users_own(compiler: Path, tmp_path: Path):
-    cache = tmp_path / "cache" / "simsd" / "kernels"
-    assert build.library().parent == cache
+    cache = made().parent
     assert not stat.S_IMODE(cache.stat().st_mode) & 0o077
     cache.chmod(0o777)
-    assert build.library().parent != cache  # another user could have put code there
+    elsewhere = made()
+    assert elsewhere.parent != cache  # another user could have put code there
+    assert not elsewhere.parent.exists()  # loaded, and gone
 
 
-def test_a_cache_that_cannot_be_written_is_done_without(
-    compiler: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("why", ["a file", "no home", "read only"])
+def test_a_cache_that_cannot_be_had_is_done_without(
+    compiler: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
 ):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    assert build.library().exists()
-
-
-def test_a_user_without_a_home(compiler: Path, monkeypatch: pytest.MonkeyPatch):
     def home() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(build.Path, "home", home)
-    assert build.library().exists()
+    if why == "a file":
+        (tmp_path / "file").touch()
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    elif why == "no home":
+        monkeypatch.delenv("XDG_CACHE_HOME")
+        monkeypatch.setattr(build.Path, "home", home)
+    else:
+        monkeypatch.setattr(build.os, "access", read_only)
+    assert not made().exists()
+
+
+def test_what_a_killed_process_left_is_removed(compiler: Path, tmp_path: Path):
+    left = made().parent / "compiling-abc"
+    left.mkdir()
+    made("x86-64-v3")
+    assert not left.exists()
 
 
 def test_no_compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    with pytest.raises(build.BuildError, match=r"no C\+\+ compiler"):
-        build.library()
+    with pytest.raises(build.BuildError, match=r"none of c\+\+, g\+\+, clang\+\+ is on the PATH"):
+        made()
+    monkeypatch.setenv("CXX", "nonsense -O2")
+    with pytest.raises(build.BuildError, match="CXX is 'nonsense', which is not on the PATH"):
+        made()
 
 
-def test_a_compiler_that_fails_says_why_and_leaves_nothing(compiler: Path, tmp_path: Path):
-    compiler.write_text("#!/bin/sh\necho 'unknown option' >&2\nexit 1\n")
-    with pytest.raises(build.BuildError, match="unknown option"):
-        build.library()
+@pytest.mark.parametrize("says", ["unknown option", ""])
+def test_a_compiler_that_fails_says_why_and_leaves_nothing(compiler: Path, tmp_path: Path, says: str):
+    compiler.write_text(f"#!/bin/sh\necho '{says}' >&2\nexit 3\n")
+    with pytest.raises(build.BuildError, match=says or "ended with 3"):
+        made()
     assert [file.name for file in (tmp_path / "cache" / "simsd" / "kernels").iterdir()] == ["lock"]
 
 
-def test_the_compiler_that_is_asked_for(compiler: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    other = tmp_path / "other"
-    other.write_text("#!/bin/sh\nexit 3\n")
-    other.chmod(0o755)
-    monkeypatch.setenv("CXX", str(other))
-    with pytest.raises(build.BuildError, match=str(other)):
-        build.library()
+def test_the_compiler_that_is_asked_for_with_its_options(
+    compiler: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    other = compiler.rename(tmp_path / "other")
+    monkeypatch.setenv("CXX", f"{other} -O1")
+    assert build._compiler() == [str(other), "-O1"]
+    assert made()
 
 
 def test_no_kernels_for_another_platform(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(build.platform, "machine", lambda: "aarch64")
-    with pytest.raises(build.BuildError, match="aarch64"):
-        build.library()
+    with pytest.raises(build.PlatformError, match="aarch64"):
+        made()

@@ -107,13 +107,29 @@ def test_the_threads_are_those_of_pytorch():
         assert len({line.split()[-1] for line in file if "gomp" in line or "omp5" in line}) == 1
 
 
-def test_there_are_none_where_they_are_not_wanted_or_cannot_be_had(monkeypatch: pytest.MonkeyPatch):
-    def fails(march: str = "native") -> None:
+@pytest.mark.parametrize("off", ["0", "false", "OFF"])
+def test_there_are_none_where_they_are_not_wanted(monkeypatch: pytest.MonkeyPatch, off: str):
+    monkeypatch.setenv(library.SWITCH, off)
+    assert kernels.__wrapped__() is None
+
+
+def test_why_there_are_none_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
+    def fails(march: str = "native", *, anew: bool = False) -> None:
         raise build.BuildError("no compiler")
 
-    look = kernels.__wrapped__
-    monkeypatch.setenv(library.SWITCH, "0")
-    assert look() is None
-    monkeypatch.setenv(library.SWITCH, "1")
+    monkeypatch.delenv(library.SWITCH, raising=False)
     monkeypatch.setattr(library.build, "library", fails)
-    assert look() is None
+    assert kernels.__wrapped__() is None
+    assert "SIMSD_NATIVE=0" in caplog.text
+    assert "no compiler" in caplog.text
+
+
+@pytest.mark.parametrize("wrong", [b"", b"not a library at all"])
+def test_what_cannot_be_loaded_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: bytes):
+    variant("native")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with build.library() as path:
+        path.unlink()
+        path.write_bytes(wrong)
+    library.loaded()
+    assert path.stat().st_size > 10_000

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from simsd.native import build
-from simsd.native.library import Kernels
+from simsd.native.library import Kernels, loaded
 
 VARIANTS = ("native", "x86-64-v3")
 
@@ -19,7 +19,7 @@ def variant(march: str) -> Kernels:
     if march == "x86-64-v3" and not {"avx2", "fma"} <= flags():
         pytest.skip("this CPU has no AVX2")
     try:
-        return Kernels(build.library(march))
+        return loaded(march)
     except build.BuildError as error:
         pytest.skip(str(error).partition("\n")[0])
 

@@ -53,7 +53,8 @@ class Report:
         sources = ", ".join(f"{number} {source}" for source, number in about["workload"].items())
         rounded = f", quantize {about['quantize']}" if about.get("quantize", "none") != "none" else ""
         apart = f", draft model on {about['draft_device']}" if about.get("draft_device") else ""
-        kernels = f", kernels of {about['kernels']}" if about.get("kernels") else ""
+        own = about.get("kernels") if about.get("quantize") != "int8" else None
+        kernels = f", kernels: {own}" if own else ""
         size = about.get("tensor_parallel_size", 1)
         ranks = f", tensor parallel over {size} ranks" if size > 1 else ""
         options = shared([row.cell for row in self.rows])

@@ -68,7 +68,7 @@ def kernels_of(device_type: str, dtype: torch.dtype) -> str:
     found = packing(device_type, dtype)
     if found is None:
         return "PyTorch"
-    return "oneDNN" if found.own is None else f"simsd, {found.own.vectors}"
+    return "oneDNN" if found.own is None else f"simsd ({found.own.vectors[dtype]})"
 
 
 def _pack_for_onednn(weight: Tensor) -> Tensor:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import hashlib
 import logging
 import os
 import platform
+import shlex
 import shutil
 import subprocess
 import sys
@@ -28,41 +28,50 @@ class BuildError(Exception):
     """The kernels cannot be compiled here; the message says why."""
 
 
-def library(march: str = "native") -> Path:
-    """The compiled kernels, from the cache or made now: a few seconds, once.
+class PlatformError(BuildError):
+    """There are none for this platform."""
 
-    march: as the compiler knows CPUs; native is this one.
 
-    Raises: BuildError.
+@contextlib.contextmanager
+def library(march: str = "native", *, anew: bool = False) -> Iterator[Path]:
+    """The compiled kernels, to be loaded: from the cache, or made now, in a few seconds.
+
+    march: as the compiler knows CPUs; native is this one. anew: what the cache holds is of no use.
+
+    Raises: BuildError; OSError where there is no place for them.
     """
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64"):
-        raise BuildError(f"there are kernels for Linux on x86-64 only, not for {sys.platform} on {platform.machine()}")
-    compiler = _compiler()
-    made = _folder() / f"{_key(compiler, march)}.so"
-    if not made.exists():
-        with _alone(made.parent):
-            if not made.exists():
-                log.info("compiling the CPU kernels with %s into %s", compiler, made.parent)
-                _compile(compiler, march, made)
-    return made
+        raise PlatformError(f"they are for Linux on x86-64 only, not for {sys.platform} on {platform.machine()}")
+    cache, name = _cache(), f"{_key(march)}.so"
+    if cache is not None and (cache / name).exists() and not anew:
+        yield cache / name
+    elif cache is not None and os.access(cache, os.W_OK):
+        with _alone(cache):
+            if anew or not (cache / name).exists():  # else another process has made them meanwhile
+                _compile(march, cache / name)
+        yield cache / name
+    else:
+        with tempfile.TemporaryDirectory(prefix="simsd-kernels-") as folder:
+            _compile(march, Path(folder) / name)
+            yield Path(folder) / name
 
 
 def sources() -> list[Path]:
     return sorted(SOURCES.glob("*.cpp"))
 
 
-def _compiler() -> str:
-    for name in (os.environ.get("CXX"), *COMPILERS):
-        if name and (found := shutil.which(name)):
-            return found
-    raise BuildError(f"there is no C++ compiler: none of {', '.join(COMPILERS)} is on the PATH")
+def _compiler() -> list[str]:
+    asked = shlex.split(os.environ.get("CXX", ""))
+    for name in asked[:1] or COMPILERS:
+        if found := shutil.which(name):
+            return [found, *asked[1:]]
+    looked = f"CXX is {asked[0]!r}, which" if asked else f"none of {', '.join(COMPILERS)}"
+    raise BuildError(f"there is no C++ compiler: {looked} is {'not ' if asked else ''}on the PATH")
 
 
-def _key(compiler: str, march: str) -> str:
-    """Another source, compiler or CPU has another library: a home folder may be shared by machines."""
-    told = Path(compiler).stat()
-    parts = [os.path.realpath(compiler), told.st_size, told.st_mtime_ns, march, _cpu(), FLAGS]
-    parts += [file.read_text() for file in (*sources(), *sorted(SOURCES.glob("*.h")))]
+def _key(march: str) -> str:
+    """Another source or CPU has another library: a home folder may be shared by machines."""
+    parts = [march, _cpu(), FLAGS, *(file.read_text() for file in (*sources(), *sorted(SOURCES.glob("*.h"))))]
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:24]
 
 
@@ -72,19 +81,15 @@ def _cpu() -> str:
         return next((line for line in file if line.startswith("flags")), "")
 
 
-def _folder() -> Path:
-    """The user's own cache, or a folder for this process alone: code is not loaded from where others may write."""
+def _cache() -> Path | None:
+    """The user's own cache; None where there can be none, or where others may write: code is not loaded from there."""
     try:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "simsd" / "kernels"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         told = folder.stat()
-        if told.st_uid == os.getuid() and not told.st_mode & 0o022 and os.access(folder, os.W_OK):
-            return folder
     except (OSError, RuntimeError):  # no home, or not writable
-        pass
-    alone = tempfile.mkdtemp(prefix="simsd-kernels-")
-    atexit.register(shutil.rmtree, alone, ignore_errors=True)
-    return Path(alone)
+        return None
+    return folder if told.st_uid in (0, os.getuid()) and not told.st_mode & 0o022 else None
 
 
 @contextlib.contextmanager
@@ -97,13 +102,18 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _compile(compiler: str, march: str, made: Path) -> None:
-    with tempfile.TemporaryDirectory(dir=made.parent) as folder:
+def _compile(march: str, made: Path) -> None:
+    """Alone in its folder: what is left there of a process that was killed while it compiled, is removed."""
+    compiler = _compiler()
+    log.warning("compiling the CPU kernels with %s, once: a few seconds", compiler[0])
+    for left in made.parent.glob("compiling-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="compiling-", dir=made.parent) as folder:
         objects = [str(Path(folder) / f"{file.stem}.o") for file in sources()]
         for file, to in zip(sources(), objects, strict=True):
-            _run([compiler, *FLAGS, f"-march={march}", "-c", str(file), "-o", to])
+            _run([*compiler, *FLAGS, f"-march={march}", "-c", str(file), "-o", to])
         fresh = Path(folder) / "kernels.so"
-        _run([compiler, "-shared", *objects, "-o", str(fresh)])
+        _run([*compiler, "-shared", *objects, "-o", str(fresh)])
         fresh.replace(made)  # whole, or not there
 
 
@@ -113,4 +123,5 @@ def _run(command: list[str]) -> None:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BuildError(f"{command[0]} cannot be run: {error}") from error
     if done.returncode:
-        raise BuildError(f"{' '.join(command)} failed:\n{done.stderr.strip()[-2000:]}")
+        said = done.stderr.strip()[-2000:] or f"it said nothing, and ended with {done.returncode}"
+        raise BuildError(f"{' '.join(command)} failed: {said}")

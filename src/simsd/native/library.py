@@ -15,7 +15,8 @@ from torch import Tensor
 from simsd.native import build
 from simsd.native.layer import done
 
-SWITCH = "SIMSD_NATIVE"  # 0 in the environment: PyTorch's own operators alone
+SWITCH = "SIMSD_NATIVE"  # in the environment
+OFF = ("0", "false", "no", "off")
 SUFFIX = {torch.float32: "f32", torch.bfloat16: "bf16"}
 
 log = logging.getLogger("simsd")
@@ -23,14 +24,31 @@ log = logging.getLogger("simsd")
 
 @functools.cache
 def kernels() -> Kernels | None:
-    """The kernels for this CPU, or None where they cannot be compiled or loaded, or are not wanted."""
-    if os.environ.get(SWITCH, "1") == "0":
+    """The kernels for this CPU, or None where they cannot be compiled or loaded, or are not wanted.
+
+    Compiling, and why there are none though the CPU could run them, is told by the logger `simsd`, as a warning.
+    """
+    if os.environ.get(SWITCH, "").lower() in OFF or not torch.backends.cpu.get_cpu_capability().startswith("AVX"):
         return None
     try:
-        return Kernels(build.library())
+        return loaded()
+    except build.PlatformError as error:
+        log.info("without CPU kernels: %s", error)
     except (build.BuildError, OSError) as error:
-        log.info("without the CPU kernels: %s", error)
-        return None
+        log.warning("without CPU kernels, more slowly (%s=0 says that it is meant): %s", SWITCH, error)
+    return None
+
+
+def loaded(march: str = "native") -> Kernels:
+    """Raises: BuildError, OSError."""
+    try:
+        with build.library(march) as path:
+            return Kernels(path)
+    except OSError as error:
+        if "undefined symbol" in str(error):  # of another compiler's OpenMP: made anew it would be the same
+            raise
+        with build.library(march, anew=True) as path:
+            return Kernels(path)
 
 
 class Kernels:
@@ -45,8 +63,8 @@ class Kernels:
         self._grouped = _functions(
             library, "grouped", [c_void_p] * 3 + [c_long, c_void_p, c_long, c_long, c_int], c_int
         )
-        library.simsd_vectors.restype = c_char_p
-        self.vectors: str = library.simsd_vectors().decode()  # what of the CPU they use
+        vectors = _functions(library, "vectors", [], c_char_p)
+        self.vectors = {dtype: name().decode() for dtype, name in vectors.items()}  # what of the CPU they use
         self._kept = library.simsd_kept
         self._kept.restype = c_long
         self._release = library.simsd_release

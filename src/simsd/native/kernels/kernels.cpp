@@ -40,14 +40,9 @@ extern "C" {
 SIMSD_KERNELS(Float, f32)
 SIMSD_KERNELS(BFloat16, bf16)
 
-// What these were compiled for.
-const char* simsd_vectors() {
-#if defined(__AVX512BF16__) && defined(__AVX512F__)
-  return "AVX-512 with bfloat16";
-#else
-  return LANES == 16 ? "AVX-512" : "AVX2";
-#endif
-}
+// What of the CPU these use.
+const char* simsd_vectors_f32() { return LANES == 16 ? "AVX-512" : "AVX2"; }
+const char* simsd_vectors_bf16() { return BFloat16::depth == 2 ? "AVX-512 BF16" : simsd_vectors_f32(); }
 
 // Bytes that the threads keep for the next call; those of the calling thread are given back by the second.
 long simsd_kept() { return kept_bytes; }
