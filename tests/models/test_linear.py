@@ -82,3 +82,8 @@ def test_takes_the_kernels_that_are_there(monkeypatch: pytest.MonkeyPatch):
 
 def test_no_rows():
     assert Linear(torch.randn(12, 8))(torch.randn(0, 8)).shape == (0, 12)
+
+
+def test_a_bias_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="bias"):
+        Linear(torch.randn(6, 4), torch.randn(3))

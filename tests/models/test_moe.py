@@ -124,3 +124,16 @@ def test_parts_of_int8_experts_add_up(ids: list[list[int]]):
     shares = [Experts(gate_up[a:b], down[a:b], a, partial=True)(x, chosen, weights) for a, b in parts]
     torch.testing.assert_close(sum(shares), whole)
     assert whole.abs().max() > 0
+
+
+@pytest.mark.parametrize("score", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("experts", [4, 12, 24])
+def test_a_row_is_routed_the_same_to_the_bit_whatever_stands_beside_it(score: str, experts: int):
+    torch.manual_seed(experts)
+    router = Router(Linear(torch.randn(experts, H)), 2, score)
+    x = torch.randn(65, H)
+    chosen, weights = router(x)
+    for rows in x.split(1), x.split(7):
+        parts = [router(part) for part in rows]
+        assert torch.equal(torch.cat([ids for ids, _ in parts]), chosen)
+        assert torch.equal(torch.cat([counts for _, counts in parts]), weights)

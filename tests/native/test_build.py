@@ -39,9 +39,9 @@ def read_only(path: Path, mode: int) -> bool:
     return mode != os.W_OK
 
 
-def made(march: str = "native", *, anew: bool = False) -> Path:
+def made(march: str = "native") -> Path:
     """Where the library was while it was to be loaded."""
-    with build.library(march, anew=anew) as path:
+    with build.library(march) as path:
         assert path.read_text() == "made\n"
         return path
 
@@ -67,10 +67,34 @@ def test_what_is_in_the_cache_needs_no_compiler_and_no_right_to_write(
     assert made() == path
 
 
-def test_made_anew_where_it_is_of_no_use(compiler: Path, tmp_path: Path):
-    path = made()
-    path.write_text("something else")
-    assert made(anew=True) == path
+@pytest.mark.parametrize("damaged", [b"", b"mad", b"something else"])
+def test_a_damaged_one_is_made_anew(compiler: Path, tmp_path: Path, damaged: bytes):
+    path, first = made(), calls(tmp_path)
+    path.write_bytes(damaged)
+    assert made() == path
+    assert calls(tmp_path) == 2 * first
+    assert sorted(file.suffix for file in path.parent.iterdir()) == ["", ".so"]  # and the lock
+
+
+def test_who_waits_says_so(compiler: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog):
+    import fcntl
+
+    real, waited = fcntl.flock, []
+
+    def held(file, how: int) -> None:
+        if how & fcntl.LOCK_NB:
+            raise BlockingIOError
+        waited.append(real(file, how))
+
+    monkeypatch.setattr(fcntl, "flock", held)
+    made()
+    assert "waiting for the process" in caplog.text
+    assert waited == [None]
+
+
+def test_a_compiler_may_say_anything(compiler: Path):
+    compiler.write_text(compiler.read_text().replace("echo made", "printf '\\374ber' >&2; echo made"))
+    assert made()
 
 
 def test_the_folder_is_the_users_own(compiler: Path, tmp_path: Path):

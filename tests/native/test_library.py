@@ -73,6 +73,20 @@ def test_the_norm_equals_the_formula(march: str, dtype: torch.dtype, size: int):
     assert torch.equal(own.norm(x[:1, 5], weight * size**0.5, 1e-5), found[:1, 5])
 
 
+@pytest.mark.parametrize("march", VARIANTS)
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("size", [1, 24, 130, 1000])
+def test_the_gate_equals_the_formula(march: str, dtype: torch.dtype, size: int):
+    own = variant(march)
+    torch.manual_seed(size)
+    x = torch.randn(9, 2 * size).to(dtype) * 10
+    x[3, 0], x[3, size] = -88.0, 1e38  # denormal times huge
+    gate, up = x.double().chunk(2, -1)
+    found = own.gate(x)
+    torch.testing.assert_close(found.double(), F.silu(gate) * up, atol=1e-6, rtol=TOLERANCE[dtype])
+    assert torch.equal(own.gate(x[4:5]), found[4:5])
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_is_no_number_stays_in_its_row(dtype: torch.dtype):
     own = variant("native")
@@ -114,7 +128,7 @@ def test_there_are_none_where_they_are_not_wanted(monkeypatch: pytest.MonkeyPatc
 
 
 def test_why_there_are_none_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture):
-    def fails(march: str = "native", *, anew: bool = False) -> None:
+    def fails(march: str = "native") -> None:
         raise build.BuildError("no compiler")
 
     monkeypatch.delenv(library.SWITCH, raising=False)
@@ -122,14 +136,3 @@ def test_why_there_are_none_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pyt
     assert kernels.__wrapped__() is None
     assert "SIMSD_NATIVE=0" in caplog.text
     assert "no compiler" in caplog.text
-
-
-@pytest.mark.parametrize("wrong", [b"", b"not a library at all"])
-def test_what_cannot_be_loaded_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: bytes):
-    variant("native")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    with build.library() as path:
-        path.unlink()
-        path.write_bytes(wrong)
-    library.loaded()
-    assert path.stat().st_size > 10_000

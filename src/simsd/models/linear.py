@@ -40,8 +40,10 @@ class Linear:
     """
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        self.bias = bias
         self.outputs, self.inputs = weight.shape
+        if bias is not None and (bias.shape != (self.outputs,) or bias.dtype != weight.dtype):
+            raise ValueError(f"the bias is {list(bias.shape)} {bias.dtype}, expected [{self.outputs}] {weight.dtype}")
+        self.bias = None if bias is None else bias.contiguous()
         self.packing = packing(weight.device.type, weight.dtype) if weight.numel() else None
         self.dtype = weight.dtype
         self.weight = weight if self.packing is None else self.packing.pack(weight)

@@ -71,7 +71,7 @@ class Router:
     def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """x `[M, H]` -> the experts of each row `[M, k]` (ids), and their weights `[M, k]`."""
         logits = self.logits(x.to(self.logits.dtype))
-        scores = logits.softmax(-1) if self.score == "softmax" else logits.sigmoid()
+        scores = logits.softmax(-1) if self.score == "softmax" else _sigmoid(logits)
         wanted = scores if self.bias is None else scores + self.bias
         if self.kept_groups < self.groups:
             wanted = self._within_groups(wanted)
@@ -107,6 +107,7 @@ class Experts:
         self.first = first
         self.partial = partial
         self.product = _product(gate_up, down)
+        self.gated = gate_up.own.gate if isinstance(gate_up, PackedStack) else _gated
 
     def __call__(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """x `[M, H]`, chosen and weights `[M, k]` -> the weighted sum of each row's experts `[M, H]`, in x's dtype."""
@@ -117,8 +118,8 @@ class Experts:
         expert, order = own.sort(stable=True)
         ids = torch.arange(count, device=x.device)
         ends = torch.searchsorted(expert, ids, right=True)  # where the rows of each expert end
-        gate, up = self.product(x[order // top_k], self.gate_up, expert, ends).chunk(2, -1)
-        sorted_rows = self.product(F.silu(gate) * up, self.down, expert, ends)
+        inner = self.product(x[order // top_k], self.gate_up, expert, ends)
+        sorted_rows = self.product(self.gated(inner), self.down, expert, ends)
         if self.partial:  # behind the last end the products are whatever the memory held
             sorted_rows = sorted_rows.masked_fill((expert == count)[:, None], 0)
         rows = torch.empty_like(sorted_rows).index_copy_(0, order, sorted_rows).view(*chosen.shape, -1)
@@ -136,6 +137,17 @@ class MixtureOfExperts:
     def __call__(self, x: Tensor) -> Tensor:
         y = self.experts(x, *self.router(x))
         return y if self.shared is None else y + self.shared(x)
+
+
+def _sigmoid(logits: Tensor) -> Tensor:
+    """By way of float64: PyTorch's own, in float32, ends its last few numbers by another formula than the others, so
+    that a row would depend on the rows beside it."""
+    return logits.double().sigmoid().to(logits.dtype)
+
+
+def _gated(x: Tensor) -> Tensor:
+    gate, up = x.chunk(2, -1)
+    return F.silu(gate) * up
 
 
 def _product(gate_up: Stack, down: Stack) -> Callable[..., Tensor]:

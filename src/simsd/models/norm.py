@@ -35,7 +35,7 @@ class RMSNorm:
             if self.weight.dim() == 1:
                 return F.rms_norm(x, (self.size,), self.weight, self.eps)
             return F.rms_norm(x, (self.size,), None, self.eps).mul_(self.weight)
-        if self.native is not None:
+        if self.native is not None and x.dtype == self.weight.dtype and x.shape[-1] == self.size:
             return self.native.norm(x, self.scaled, self.eps)
         wide = x.to(self.wide)
         length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True).hypot_(self._floor)

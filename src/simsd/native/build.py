@@ -33,27 +33,25 @@ class PlatformError(BuildError):
 
 
 @contextlib.contextmanager
-def library(march: str = "native", *, anew: bool = False) -> Iterator[Path]:
+def library(march: str = "native") -> Iterator[Path]:
     """The compiled kernels, to be loaded: from the cache, or made now, in a few seconds.
 
-    march: as the compiler knows CPUs; native is this one. anew: what the cache holds is of no use.
+    march: as the compiler knows CPUs; native is this one.
 
     Raises: BuildError; OSError where there is no place for them.
     """
     if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64"):
         raise PlatformError(f"they are for Linux on x86-64 only, not for {sys.platform} on {platform.machine()}")
-    cache, name = _cache(), f"{_key(march)}.so"
-    if cache is not None and (cache / name).exists() and not anew:
-        yield cache / name
-    elif cache is not None and os.access(cache, os.W_OK):
-        with _alone(cache):
-            if anew or not (cache / name).exists():  # else another process has made them meanwhile
-                _compile(march, cache / name)
-        yield cache / name
-    else:
-        with tempfile.TemporaryDirectory(prefix="simsd-kernels-") as folder:
-            _compile(march, Path(folder) / name)
-            yield Path(folder) / name
+    cache, key = _cache(), _key(march)
+    found = None if cache is None else _whole(cache, key)
+    if found is None and cache is not None and os.access(cache, os.W_OK):
+        with _alone(cache):  # another process may have made them meanwhile
+            found = _whole(cache, key) or _compile(march, cache, key)
+    if found is not None:
+        yield found
+        return
+    with tempfile.TemporaryDirectory(prefix="simsd-kernels-") as folder:
+        yield _compile(march, Path(folder), key)
 
 
 def sources() -> list[Path]:
@@ -92,36 +90,53 @@ def _cache() -> Path | None:
     return folder if told.st_uid in (0, os.getuid()) and not told.st_mode & 0o022 else None
 
 
+def _whole(folder: Path, key: str) -> Path | None:
+    """The library of this key, if its content is what its name says: a damaged one would end the process."""
+    return next((file for file in folder.glob(f"{key}-*.so") if file.stem == f"{key}-{_digest(file)}"), None)
+
+
+def _digest(file: Path) -> str:
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:24]
+
+
 @contextlib.contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """One process compiles; the others wait."""
     import fcntl
 
     with (folder / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.warning("waiting for the process that compiles the CPU kernels (it holds %s)", file.name)
+            fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
-def _compile(march: str, made: Path) -> None:
-    """Alone in its folder: what is left there of a process that was killed while it compiled, is removed."""
+def _compile(march: str, to: Path, key: str) -> Path:
+    """What a process that was killed while it compiled, or a disk, has left there of them is removed."""
     compiler = _compiler()
     log.warning("compiling the CPU kernels with %s, once: a few seconds", compiler[0])
-    for left in made.parent.glob("compiling-*"):
+    for left in to.glob("compiling-*"):
         shutil.rmtree(left, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix="compiling-", dir=made.parent) as folder:
+    for left in to.glob(f"{key}-*.so"):
+        left.unlink()
+    with tempfile.TemporaryDirectory(prefix="compiling-", dir=to) as folder:
         objects = [str(Path(folder) / f"{file.stem}.o") for file in sources()]
-        for file, to in zip(sources(), objects, strict=True):
-            _run([*compiler, *FLAGS, f"-march={march}", "-c", str(file), "-o", to])
+        for file, made in zip(sources(), objects, strict=True):
+            _run([*compiler, *FLAGS, f"-march={march}", "-c", str(file), "-o", made])
         fresh = Path(folder) / "kernels.so"
         _run([*compiler, "-shared", *objects, "-o", str(fresh)])
-        fresh.replace(made)  # whole, or not there
+        return fresh.replace(to / f"{key}-{_digest(fresh)}.so")  # whole, or not there
 
 
 def _run(command: list[str]) -> None:
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+        done = subprocess.run(command, capture_output=True, timeout=PATIENCE, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BuildError(f"{command[0]} cannot be run: {error}") from error
     if done.returncode:
-        said = done.stderr.strip()[-2000:] or f"it said nothing, and ended with {done.returncode}"
+        said = (
+            done.stderr.decode(errors="replace").strip()[-2000:] or f"it said nothing, and ended with {done.returncode}"
+        )
         raise BuildError(f"{' '.join(command)} failed: {said}")

@@ -41,14 +41,8 @@ def kernels() -> Kernels | None:
 
 def loaded(march: str = "native") -> Kernels:
     """Raises: BuildError, OSError."""
-    try:
-        with build.library(march) as path:
-            return Kernels(path)
-    except OSError as error:
-        if "undefined symbol" in str(error):  # of another compiler's OpenMP: made anew it would be the same
-            raise
-        with build.library(march, anew=True) as path:
-            return Kernels(path)
+    with build.library(march) as path:
+        return Kernels(path)
 
 
 class Kernels:
@@ -70,6 +64,7 @@ class Kernels:
         self._release = library.simsd_release
         self._release.restype = None
         self._norm = _functions(library, "norm", [c_void_p] * 2 + [c_double, c_long, c_long, c_void_p, c_int], None)
+        self._gate = _functions(library, "gate", [c_void_p, c_long, c_long, c_void_p, c_int], None)
         self.attention = _functions(library, "attention", [c_void_p] * 6, c_int)
         self.mlp = _functions(library, "mlp", [c_void_p] * 3 + [c_long, c_int], c_int)
 
@@ -121,6 +116,14 @@ class Kernels:
         y, size = torch.empty_like(x), x.shape[-1]
         rows, threads = x.numel() // size, torch.get_num_threads()
         self._norm[x.dtype](x.data_ptr(), scaled.data_ptr(), eps, rows, size, y.data_ptr(), threads)
+        return y
+
+    def gate(self, x: Tensor) -> Tensor:
+        """silu(gate) * up for x `[M, 2 * I]`, the gate first: `[M, I]`."""
+        x = x.contiguous()
+        rows, inner = len(x), x.shape[1] // 2
+        y = x.new_empty(rows, inner)
+        self._gate[x.dtype](x.data_ptr(), rows, inner, y.data_ptr(), torch.get_num_threads())
         return y
 
     def grouped(self, x: Tensor, packed: Tensor, ends: Tensor, outputs: int) -> Tensor:

@@ -27,6 +27,10 @@ using NumberOf = typename D::Number;
                            NumberOf<D>* y, int threads) {                                                              \
     norms(x, scaled, eps, rows, size, y, threads);                                                                     \
   }                                                                                                                    \
+  /* silu(gate) * up for x [rows, 2 * size] */                                                                         \
+  void simsd_gate_##suffix(const NumberOf<D>* x, long rows, long size, NumberOf<D>* y, int threads) {                  \
+    gates(x, rows, size, y, threads);                                                                                  \
+  }                                                                                                                    \
   int simsd_attention_##suffix(const AttentionWeights* weights, const Rows* rows, const NumberOf<D>* x,                \
                                NumberOf<D>* keys, NumberOf<D>* values, NumberOf<D>* y) {                               \
     return attention<D>(*weights, *rows, x, keys, values, y);                                                          \

@@ -49,6 +49,13 @@ void norms(const N* x, const float* scaled, double eps, long rows, long size, N*
   for (long m = 0; m < rows; m++) norm(x + m * size, scaled, (float)eps, size, y + m * size);
 }
 
+template <class N>
+void gates(const N* x, long rows, long size, N* y, int threads) {
+  threads = team(threads, rows * size * LIGHT);
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+  for (long m = 0; m < rows; m++) gate(x + m * 2 * size, size, y + m * size);
+}
+
 template <class D>
 int multiply(const Product& p, const typename D::Number* x, typename D::Number* y, long rows, int threads) {
   using N = typename D::Number;
@@ -126,9 +133,7 @@ int mlp(const MlpWeights& w, const typename D::Number* x, typename D::Number* y,
   if (!normed || !both || !gated) return 1;
   norms(x, w.norm, w.eps, rows, hidden, normed, threads);
   if (multiply<D>(w.gate_up, normed, both, rows, threads)) return 1;
-  const int several = team(threads, rows * inner * LIGHT);
-#pragma omp parallel for num_threads(several) schedule(static) if (several > 1)
-  for (long m = 0; m < rows; m++) gate(both + m * 2 * inner, inner, gated + m * inner);
+  gates(both, rows, inner, gated, threads);
   return multiply<D>(w.down, gated, y, rows, threads);
 }
 

@@ -7,16 +7,20 @@
 
 namespace simsd {
 
-// e^x for x <= 88: to two units in the last place; 0 below -87, where it would be denormal, and for -inf.
+// e^x for x <= 88, to two units in the last place. Below -87, where it would be denormal, 0, which is what hidden
+// slots weigh; or `down_to_the_last`, the denormal number.
+template <bool down_to_the_last = false>
 inline Vector exponential(Vector x) {
-  const Vector low = all(-87.0f);
+  const Vector low = all(down_to_the_last ? -104.0f : -87.0f);
   const Vector clipped = least(all(88.0f), most(low, x));  // the second one where either is NaN: it stays
   const Vector n = nearest(mul(clipped, all(1.44269504f)));
   Vector r = fma(n, all(-0.693359375f), clipped);  // ln 2 in two parts: n times the first is exact
   r = fma(n, all(2.12194440e-4f), r);
   Vector p = all(1.0f / 5040);  // the series: |r| <= ln 2 / 2, and what is left out is below 6e-9
   for (float c : {1.0f / 720, 1.0f / 120, 1.0f / 24, 1.0f / 6, 0.5f, 1.0f, 1.0f}) p = fma(p, r, all(c));
-  return zero_below(x, low, mul(p, power(n)));
+  if (!down_to_the_last) return zero_below(x, low, mul(p, power(n)));
+  const Vector half = nearest(mul(n, all(0.5f)));  // 2^n in two factors, neither of them denormal
+  return zero_below(x, low, mul(mul(p, power(half)), power(sub(n, half))));
 }
 
 // weight * x / sqrt(mean(x^2) + eps); scaled: weight * sqrt(size)
@@ -55,7 +59,7 @@ void gate(const N* x, long size, N* y) {
   long i = 0;
   const auto one = [](Vector g, Vector u) {
     // g / (1 + e^-g), by the exponential of -|g|, which does not overflow
-    const Vector e = exponential(minus_size(g));
+    const Vector e = exponential<true>(minus_size(g));
     const Vector upper = div(all(1.0f), add(all(1.0f), e));
     return mul(mul(g, choose_negative(g, mul(e, upper), upper)), u);
   };
