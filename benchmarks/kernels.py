@@ -72,21 +72,24 @@ def parts(model: Transformer, rows: int) -> Calls:
 
 def products(model: Transformer) -> list[Linear]:
     """All of a dense model's, the head's too."""
-    found = []
+    found: list[Any] = []
     for layer in model.layers:
         assert isinstance(layer.attention, Attention)
         assert isinstance(layer.mlp, MLP)
         swiglu = layer.mlp.part
         assert isinstance(swiglu, SwiGLU)
         found += [layer.attention.qkv, layer.attention.output, swiglu.gate_up, swiglu.down]
-    return [*found, model.lm_head]
+    found.append(model.lm_head)
+    assert all(isinstance(layer, Linear) for layer in found)
+    return found
 
 
 def some_experts(dtype: torch.dtype) -> Experts:
     count, hidden, inner = (EXPERTS[name] for name in ("experts", "hidden", "inner"))
     shapes = [(2 * inner, hidden), (hidden, inner)]
     noise = [[(torch.randn(shape) * 0.02).to(dtype) for _ in range(count)] for shape in shapes]
-    return Experts(*(stacked_experts(each, count, torch.device("cpu"), dtype) for each in noise))
+    gate_up, down = (stacked_experts(each, count, torch.device("cpu"), dtype) for each in noise)
+    return Experts(gate_up, down)
 
 
 def expert_call(experts: Experts, rows: int, dtype: torch.dtype) -> Callable[[], object]:

@@ -32,8 +32,9 @@ class PackedStack:
         found: PackedStack | None = None
         for index, weight in enumerate(weights):
             if found is None:
-                numbers = own.packed_size(*weight.shape, weight.dtype)
-                found = cls(weight.new_empty(count, numbers), weight.shape[0], own)
+                outputs, inputs = weight.shape
+                numbers = own.packed_size(outputs, inputs, weight.dtype)
+                found = cls(weight.new_empty(count, numbers), outputs, own)
             own.pack(weight, found.weight[index])
         assert found is not None
         return found
