@@ -65,6 +65,12 @@ def packing(device_type: str, dtype: torch.dtype) -> Packing | None:
     return Packing(_pack_for_onednn, _onednn, _onednn_numbers) if _onednn_works(dtype) else None
 
 
+def own_kernels(device_type: str, dtype: torch.dtype) -> Kernels | None:
+    """Our own kernels, where they are the fastest on this device and in this dtype."""
+    found = packing(device_type, dtype)
+    return None if found is None else found.own
+
+
 def kernels_of(device_type: str, dtype: torch.dtype) -> str:
     """Whose products a dense model's layers are on this device and in this dtype, for a report."""
     found = packing(device_type, dtype)

@@ -14,7 +14,7 @@ import torch
 from simsd.models import registry
 from simsd.models.attention import MOST_SCORES
 from simsd.models.config import ModelConfig
-from simsd.models.linear import packing
+from simsd.models.linear import own_kernels, packing
 from simsd.models.loader import pick_device, pick_dtype, rank_devices, read_config, resolve
 from simsd.models.moe import router_dtype
 from simsd.models.parts import Shapes
@@ -229,8 +229,7 @@ _DRAWING = 36  # bytes a logit: itself, the keyed noise as it is made, and what 
 def _layer_bytes(model: Placed, queries: int, tokens: int) -> int:
     """The mask, and the widest of a layer's intermediate results, for so many query tokens."""
     c, size = model.shard.config(model.config), model.dtype.itemsize
-    packed = packing(model.device.type, model.dtype)
-    if packed is not None and packed.own is not None and not model.int8:
+    if not model.int8 and own_kernels(model.device.type, model.dtype) is not None:
         return _native_layer_bytes(model, queries, tokens)
     mask = queries * tokens * (1 + size * (1 + (c.groups if c.groups > 1 else 0)))
     # in bfloat16 on a CPU scores and weights are held, in float32 too; elsewhere the fused kernel holds neither

@@ -19,8 +19,13 @@ class SwiGLU:
         self.down = down
 
     def __call__(self, x: Tensor) -> Tensor:
-        gate, up = self.gate_up(x).chunk(2, dim=-1)
-        return self.down(F.silu(gate).mul_(up))
+        return self.down(gated(self.gate_up(x)))
+
+
+def gated(x: Tensor) -> Tensor:
+    """silu(gate) * up for x `[..., 2 * I]`, the gate first: `[..., I]`."""
+    gate, up = x.chunk(2, dim=-1)
+    return F.silu(gate).mul_(up)
 
 
 class MLP:

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from simsd.models.linear import Linear
+from simsd.models.mlp import gated
 from simsd.models.operators import works
 from simsd.models.quantized import Int8Linear
 from simsd.native.library import Kernels
@@ -108,7 +109,7 @@ class Experts:
         self.first = first
         self.partial = partial
         self.product = _product(gate_up, down)
-        self.gated = gate_up.own.gate if isinstance(gate_up, PackedStack) else _gated
+        self.gated = gate_up.own.gate if isinstance(gate_up, PackedStack) else gated
 
     def __call__(self, x: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
         """x `[M, H]`, chosen and weights `[M, k]` -> the weighted sum of each row's experts `[M, H]`, in x's dtype."""
@@ -144,11 +145,6 @@ def _sigmoid(logits: Tensor) -> Tensor:
     """By way of float64: PyTorch's own, in float32, ends its last few numbers by another formula than the others, so
     that a row would depend on the rows beside it."""
     return logits.double().sigmoid().to(logits.dtype)
-
-
-def _gated(x: Tensor) -> Tensor:
-    gate, up = x.chunk(2, -1)
-    return F.silu(gate) * up
 
 
 def _product(gate_up: Stack, down: Stack) -> Callable[..., Tensor]:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from simsd.models.linear import packing
+from simsd.models.linear import own_kernels
 
 
 class RMSNorm:
@@ -26,8 +26,7 @@ class RMSNorm:
         self.size = weight.shape[-1]
         self.wide = torch.float64 if weight.dtype == torch.float64 else torch.float32
         self.scaled = weight.to(self.wide) * self.size**0.5
-        packed = packing(weight.device.type, weight.dtype) if weight.dim() == 1 else None
-        self.native = None if packed is None else packed.own
+        self.native = own_kernels(weight.device.type, weight.dtype) if weight.dim() == 1 else None
         self._floor = torch.tensor((self.size * eps) ** 0.5, dtype=self.wide, device=weight.device)
 
     def __call__(self, x: Tensor) -> Tensor:

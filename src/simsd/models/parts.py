@@ -11,7 +11,7 @@ from torch import Tensor
 
 from simsd.models.config import ModelConfig, MoEConfig
 from simsd.models.layer import Attention, Rows
-from simsd.models.linear import Linear, packing
+from simsd.models.linear import Linear, own_kernels
 from simsd.models.mlp import MLP, SwiGLU
 from simsd.models.moe import Experts, MixtureOfExperts, PackedStack, Router, router_dtype
 from simsd.models.norm import RMSNorm
@@ -147,9 +147,8 @@ def stacked_experts(
     weights: Iterable[Tensor], count: int, device: torch.device, dtype: torch.dtype
 ) -> Tensor | PackedStack:
     """So many weights of one shape as one, packed where our own kernels take them. They are read one by one."""
-    packed = packing(device.type, dtype)
-    if packed is not None and packed.own is not None:
-        return PackedStack.of(weights, count, packed.own)
+    if (own := own_kernels(device.type, dtype)) is not None:
+        return PackedStack.of(weights, count, own)
     stack: Tensor | None = None
     for index, weight in enumerate(weights):
         if stack is None:

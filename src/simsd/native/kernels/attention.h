@@ -121,9 +121,9 @@ void fetch(const N* from, long numbers) {
 }
 
 // softmax(q k^T + bias) v. q: [rows][size], already divided by sqrt(size). k, v: [slots][size]. bias: row r of it is
-// that of row r % biases, `bias_stride` numbers behind the one before; or null. y: [rows][size]. False without memory.
+// that of row r % biases, `slots` numbers each; or null. y: [rows][size]. False without memory.
 template <class N>
-bool attend(const float* q, const N* k, const N* v, const N* bias, long biases, long bias_stride, long first_row,
+bool attend(const float* q, const N* k, const N* v, const N* bias, long biases, long first_row,
             long rows, long slots, long size, float* y) {
   const long stride = (slots + LANES - 1) / LANES * LANES;
   float* scores = kept<SCORES, float>(rows * stride);
@@ -147,7 +147,7 @@ bool attend(const float* q, const N* k, const N* v, const N* bias, long biases, 
   }
   if (bias)
     for (long r = 0; r < rows; r++) {
-      const N* b = bias + (first_row + r) % biases * bias_stride;
+      const N* b = bias + (first_row + r) % biases * slots;
       long j = 0;
       for (; j + LANES <= slots; j += LANES) store(scores + r * stride + j, add(load(scores + r * stride + j), values(b + j)));
       for (; j < slots; j++) scores[r * stride + j] += value(b[j]);

@@ -109,7 +109,7 @@ int attention(const AttentionWeights& w, const Rows& of, const typename D::Numbe
     const long at = n * of.cache_sequence + head * of.cache_head;
     float* rows = q + (n * w.kv_heads + head) * folded * size;
     const N* bias = of.bias ? (const N*)of.bias + n * of.bias_sequence : nullptr;
-    if (!attend(rows + begin * size, keys + at, vals + at, bias, of.rows, of.length, begin, end - begin, of.length, size,
+    if (!attend(rows + begin * size, keys + at, vals + at, bias, of.rows, begin, end - begin, of.length, size,
                 rows + begin * size)) {
       failed = true;
       continue;

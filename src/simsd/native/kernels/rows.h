@@ -23,31 +23,32 @@ inline Vector exponential(Vector x) {
   return zero_below(x, low, mul(mul(p, power(half)), power(sub(n, half))));
 }
 
-// weight * x / sqrt(mean(x^2) + eps); scaled: weight * sqrt(size)
+// What x is multiplied by, beside the weight times sqrt(size), to be normed: 1 / sqrt(sum(x^2) + size * eps)
 template <class N>
-void norm(const N* x, const float* scaled, float eps, long size, N* y) {
+float norm_scale(const N* x, float eps, long size) {
   Vector squares = zero();
   long i = 0;
   for (; i + LANES <= size; i += LANES) squares = fma(values(x + i), values(x + i), squares);
   float total = sum(squares);
   for (; i < size; i++) total += value(x[i]) * value(x[i]);
-  const float scale = 1.0f / std::sqrt(total + size * eps);
-  for (i = 0; i + LANES <= size; i += LANES) put(y + i, mul(mul(values(x + i), all(scale)), load(scaled + i)));
+  return 1.0f / std::sqrt(total + size * eps);
+}
+
+// weight * x / sqrt(mean(x^2) + eps); scaled: weight * sqrt(size)
+template <class N>
+void norm(const N* x, const float* scaled, float eps, long size, N* y) {
+  const float scale = norm_scale(x, eps, size);
+  long i = 0;
+  for (; i + LANES <= size; i += LANES) put(y + i, mul(mul(values(x + i), all(scale)), load(scaled + i)));
   for (; i < size; i++) put(y + i, value(x[i]) * scale * scaled[i]);
 }
 
 // A head, normed and turned: y = x cos + roll(x, size / 2) sin. turns: [2][size], cosines and sines with their sign.
 template <class N>
 void turn(const N* x, const float* scaled, float eps, const N* turns, long size, float* y) {
+  const float scale = norm_scale(x, eps, size);
   float normed[MOST_HEAD];
-  for (long i = 0; i < size; i++) normed[i] = value(x[i]);
-  Vector squares = zero();
-  long i = 0;
-  for (; i + LANES <= size; i += LANES) squares = fma(load(normed + i), load(normed + i), squares);
-  float total = sum(squares);
-  for (; i < size; i++) total += normed[i] * normed[i];
-  const float scale = 1.0f / std::sqrt(total + size * eps);
-  for (long j = 0; j < size; j++) normed[j] *= scale * scaled[j];
+  for (long j = 0; j < size; j++) normed[j] = value(x[j]) * (scale * scaled[j]);
   const long half = size / 2;
   for (long j = 0; j < half; j++) y[j] = normed[j] * value(turns[j]) + normed[j + half] * value(turns[size + j]);
   for (long j = half; j < size; j++) y[j] = normed[j] * value(turns[j]) + normed[j - half] * value(turns[size + j]);
