@@ -120,6 +120,18 @@ def test_the_next_turn_of_a_conversation_begins_with_the_decoded_answer(mode: st
 
 
 @pytest.mark.parametrize("mode", MODES)
+def test_what_begins_with_the_text_of_a_running_sequence_is_answered_the_same(mode: str) -> None:
+    """At whatever moment it comes: the newest blocks of such a text are not stored yet."""
+    for rounds in range(1, 20):
+        scheduler = made(mode, 2)
+        running = submit(scheduler, [Request(HEAD[:9], SamplingParams(max_tokens=40))])[0]
+        for _ in range(rounds):
+            scheduler.step()
+        asked = Request(running.text_ids + prompt_of(3, 5), SamplingParams(max_tokens=8, seed=1))
+        assert spoken(decode(scheduler, [asked])) == spoken(decode(made(mode, 2), [asked])), rounds
+
+
+@pytest.mark.parametrize("mode", MODES)
 def test_a_long_prompt_comes_in_pieces_while_the_others_go_on(mode: str) -> None:
     scheduler = made(mode, 3)
     scheduler.target.piece = 8

@@ -28,7 +28,7 @@ class Places:
     def hold(self, place: int, ids: Sequence[int]) -> None:
         """`place` holds this text from its first slot on."""
         self._texts += [()] * (place + 1 - len(self._texts))
-        self._texts[place] = ids
+        self._texts[place] = [*ids]  # as it is now: a sequence that runs grows before its K/V are stored
 
     def text(self, place: int) -> Sequence[int]:
         return self._texts[place] if place < len(self._texts) else ()
