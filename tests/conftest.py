@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 # One thread a process: the models are tiny, and pytest-xdist runs one process a core. Set before torch is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -21,8 +22,11 @@ settings.load_profile("simsd")
 
 
 def pytest_sessionstart() -> None:
-    """The kernels are compiled before any test listens to what a command says."""
+    """The kernels are compiled before any test listens to what a command says; and an interruption is one, also where
+    a shell that ran the tests in the background has made this process, and all that it starts, deaf to it."""
     kernels()
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
