@@ -61,9 +61,13 @@ class Noted(Around):
             self.drafts.append(self.drafter.propose(request))
         return self.drafts[-1]
 
-    def admit(self, sequence: SequenceView, slot: int) -> None:
+    def admit(self, sequence: SequenceView, slot: int, soon: bool = True) -> None:
         with self._alone():
-            self.drafter.admit(sequence, slot)
+            self.drafter.admit(sequence, slot, soon)
+
+    def catch_up(self, sequences: list[SequenceView], blocks: int) -> bool:
+        with self._alone():
+            return self.drafter.catch_up(sequences, blocks)
 
     def leave(self, sequence: SequenceView, slot: int, mover: SequenceView, last: int) -> None:
         with self._alone():

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence as Many
+
 import pytest
 import torch
+from torch import Tensor
 
 from simsd.core import sampling
+from simsd.core.layout import Layout
+from simsd.core.prefix import Prefix
 from simsd.core.schedule import STRATEGIES, reveal
 from simsd.drafters.base import order_noise
-from simsd.drafters.model import ModelDrafter
+from simsd.drafters.model import FEW, ModelDrafter
 from simsd.engine.runner import Runner
 from tests.core.cases import MASK, VOCAB, ids, make_sampler, make_schedule
 from tests.drafters.support import View, ask
@@ -80,6 +85,67 @@ def test_the_cache_catches_up_with_text_that_others_wrote():
         one.text_ids += text_of(grown, seed + 20)
         made = source.propose(ask(block, sequences=[one], window=2))
         same(made, 0, decode(one.text_ids, ids(block), 2, STRATEGIES[0], 0.0, 0))
+
+
+class Watched(Runner):
+    """Keeps the place and the length of every piece of text that is stored beside drafts."""
+
+    def __init__(self) -> None:
+        super().__init__(MODEL, MASK, SIZE, 10_000)
+        self.read: list[tuple[int, int]] = []
+        self.most = 0
+
+    def prefill(self, slot: int, ids: Many[int], stored: int = 0) -> None:
+        self.read.append((slot, len(ids)))
+        super().prefill(slot, ids, stored)
+
+    def hidden(self, layout: Layout, prefix: Prefix, first: int = 0) -> Tensor:
+        self.most = max(self.most, layout.ids.shape[1])
+        return super().hidden(layout, prefix, first)
+
+
+@pytest.mark.parametrize("soon", [True, False])
+def test_a_prompt_may_wait_until_a_draft_is_asked_for(soon):
+    """Unless it is so long that a round would have to wait for it; the drafts are the same."""
+    runner = Watched()
+    source = ModelDrafter(runner, SIZE, SIZE)
+    every = [View(text_of(length, length)) for length in (0, 80, runner.piece + SIZE)]
+    for slot, one in enumerate(every):
+        source.admit(one, slot, soon)
+    assert [length for _, length in runner.read] == ([0, 80, runner.piece + SIZE] if soon else [runner.piece + SIZE])
+    assert source.catch_up(every, 2) is not soon
+    assert not source.catch_up(every, 2)
+    blocks = ("ab..", "....", ".c..")
+    made = source.propose(ask(*blocks, sequences=every, window=2))
+    for row, (one, block) in enumerate(zip(every, blocks, strict=True)):
+        same(made, row, decode(one.text_ids, ids(block), 2, STRATEGIES[0], 0.0, 0))
+
+
+def test_what_was_written_meanwhile_is_read_in_pieces_of_bounded_size():
+    runner = Watched()
+    source, every = ModelDrafter(runner, SIZE, SIZE), [View(text_of(8)), View(text_of(12, 1))]
+    for slot, one in enumerate(every):
+        source.admit(one, slot)
+    runner.read.clear()
+    every[0].text_ids += text_of(FEW * SIZE, 2)
+    assert not source.catch_up(every, 1)
+    every[1].text_ids += text_of(2 * runner.piece, 3)
+    assert source.catch_up(every, 1)
+    assert runner.read == [(1, 2 * runner.piece)]
+    made = source.propose(ask("a...", "....", sequences=every))
+    assert runner.most == runner.piece
+    for row, (one, block) in enumerate(zip(every, ("a...", "...."), strict=True)):
+        same(made, row, decode(one.text_ids, ids(block), 1, STRATEGIES[0], 0.0, 0))
+
+
+def test_a_window_of_many_blocks_may_be_further_behind():
+    """A round keeps at most what it drafted: that goes along with the next draft."""
+    runner = Watched()
+    source, one = ModelDrafter(runner, SIZE, 1), View(text_of(8))
+    source.admit(one, 0)
+    one.text_ids += text_of(2 * FEW * SIZE, 2)
+    assert not source.catch_up([one], 2 * FEW)
+    assert source.catch_up([one], 2 * FEW - 1)
 
 
 def test_sequences_side_by_side_draft_what_each_drafts_alone():

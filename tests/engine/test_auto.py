@@ -29,6 +29,9 @@ class Whims(Auto):
     def blocks(self, sequences: int, fresh: bool, longest: int = MOST_BLOCKS) -> int:
         return min(self.chance.randrange(MOST_BLOCKS + 1), longest)
 
+    def drafts(self, sequences: int) -> bool:
+        return self.chance.random() < 0.5
+
     def choose(self, promise: Many[float], sequences: int, fresh: bool, blocks: int) -> int:
         return self.chance.randint(1, len(promise))
 
@@ -223,7 +226,15 @@ class Priced(Auto):
         self.asked.append((longest, super().blocks(sequences, fresh, longest), -1))
         return self.asked[-1][1]
 
-    def observe(self, choice: Choice, sequences: int, rows: int, seconds: float, visited: Many[float]) -> None:
+    def observe(
+        self,
+        choice: Choice,
+        sequences: int,
+        rows: int,
+        seconds: float,
+        visited: Many[float],
+        reading: float = 0.0,
+    ) -> None:
         self.asked[-1] = (*self.asked[-1][:2], choice.blocks)
         super().observe(choice, sequences, rows, self.prepare()(rows) + 0.5 * choice.blocks, visited)
 

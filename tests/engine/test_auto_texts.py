@@ -133,6 +133,42 @@ def test_a_clock_that_stalls_or_is_set_costs_nothing(value, odd):
     assert whole(phases, texts(Clocked(sloped(0.02), odd), phases, 0.02, 0.3)) >= 0.95 * whole(phases, usual)
 
 
+@pytest.mark.parametrize(("slope", "draft", "value"), [(0.05, 0.4, 0.8), (0.02, 0.7, 0.6), (0.1, 0.3, 0.5)])
+def test_what_was_measured_on_a_slower_machine_does_not_last(slope, draft, value):
+    """What a window took long ago, while the machine was slower, says nothing of it now."""
+
+    class Slowed(Auto):
+        slow = 1.0
+
+        def observe(self, choice: Choice, sequences: int, rows: int, seconds: float, visited: Many[float]) -> None:
+            super().observe(choice, sequences, rows, self.slow * seconds, visited)
+
+    late = []
+    for seed in range(4):
+        auto = Slowed(lambda: sloped(slope), 4)
+        for auto.slow in (1.0, 1.6, 1.0, 0.7):
+            rate = texts(auto, [(1500, value, 1), (1500, value, 1)], slope, draft, seed=seed)[1]
+        late.append(rate / best_of([(1500, value, 1)], slope, draft))
+    assert sum(late) / len(late) >= 0.95
+
+
+@pytest.mark.parametrize("reading", [0.0, 1.0, 100.0])
+def test_trials_for_which_much_has_to_be_read_are_the_rarer(reading):
+    """Where drafts are good for nothing, and the drafter has to catch up for each."""
+
+    class Reader(Auto):
+        def observe(self, choice: Choice, sequences: int, rows: int, seconds: float, visited: Many[float]) -> None:
+            spent.append(reading if choice.blocks else 0.0)
+            super().observe(choice, sequences, rows, seconds, visited, spent[-1])
+
+    spent: list[float] = []
+    auto = Reader(lambda: sloped(0.05), 4)
+    texts(auto, [(500, 0.05, 1)], 0.05, 0.3)
+    spent.clear()
+    texts(auto, [(5000, 0.05, 1)], 0.05, 0.3)
+    assert sum(spent) <= 0.03 * len(spent) + reading
+
+
 @pytest.mark.parametrize("table", [CostTable((4,), (0.0,)), CostTable((4, 8), (0.0, 1e-12))])
 @pytest.mark.parametrize("seconds", [0.0, -1.0, 1e-12])
 def test_where_nothing_takes_time_there_is_still_a_choice(table, seconds):

@@ -118,6 +118,7 @@ class Ahead(Around):
             draft = first_blocks(made.draft, request.blocks)
             self._ahead += 1
         else:
+            self.drafter.catch_up(request.sequences, request.blocks)
             draft = self.drafter.propose(request)
         self._forwards = self.drafter.forwards
         self._newest = (request, draft) if request.by_draw else None
@@ -136,9 +137,13 @@ class Ahead(Around):
         given = (self.drafter, request, draft, standing, reached(), left, window)
         self._work = self._pool.submit(_go_on, queue, mode, *given)
 
-    def admit(self, sequence: SequenceView, slot: int) -> None:
+    def admit(self, sequence: SequenceView, slot: int, soon: bool = True) -> None:
         self._collect()  # of another batch
-        self.drafter.admit(sequence, slot)
+        self.drafter.admit(sequence, slot, soon)
+
+    def catch_up(self, sequences: Sequence[SequenceView], blocks: int) -> bool:
+        # else the cache is the thread's, and so is the text: it was drafted for just now
+        return self._work is None and self.drafter.catch_up(sequences, blocks)
 
     def leave(self, sequence: SequenceView, slot: int, mover: SequenceView, last: int) -> None:
         self._collect()

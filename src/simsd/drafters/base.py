@@ -106,8 +106,14 @@ class Drafter(Protocol):
         """Ends what works beside the rounds."""
         ...
 
-    def admit(self, sequence: SequenceView, slot: int) -> None:
-        """A new sequence takes a place in the batch (prefill goes here)."""
+    def admit(self, sequence: SequenceView, slot: int, soon: bool = True) -> None:
+        """A new sequence takes a place in the batch. soon: a draft for it is about to be asked for; prefill goes here.
+        Else it may go where one is, in `catch_up`."""
+        ...
+
+    def catch_up(self, sequences: Sequence[SequenceView], blocks: int) -> bool:
+        """A draft over so many blocks is about to be asked for: time to read what was written while none was. True if
+        that took work, which is then done."""
         ...
 
     def leave(self, sequence: SequenceView, slot: int, mover: SequenceView, last: int) -> None:
@@ -241,8 +247,11 @@ class NoMemory:
     def close(self) -> None:
         return None
 
-    def admit(self, sequence: SequenceView, slot: int) -> None:
+    def admit(self, sequence: SequenceView, slot: int, soon: bool = True) -> None:
         return None
+
+    def catch_up(self, sequences: Sequence[SequenceView], blocks: int) -> bool:
+        return False
 
     def leave(self, sequence: SequenceView, slot: int, mover: SequenceView, last: int) -> None:
         return None
@@ -282,8 +291,11 @@ class Around:
     def close(self) -> None:
         self.drafter.close()
 
-    def admit(self, sequence: SequenceView, slot: int) -> None:
-        self.drafter.admit(sequence, slot)
+    def admit(self, sequence: SequenceView, slot: int, soon: bool = True) -> None:
+        self.drafter.admit(sequence, slot, soon)
+
+    def catch_up(self, sequences: Sequence[SequenceView], blocks: int) -> bool:
+        return self.drafter.catch_up(sequences, blocks)
 
     def leave(self, sequence: SequenceView, slot: int, mover: SequenceView, last: int) -> None:
         self.drafter.leave(sequence, slot, mover, last)

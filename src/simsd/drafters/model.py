@@ -16,9 +16,14 @@ from simsd.core.states import States
 from simsd.core.tensors import sent
 from simsd.drafters.base import DraftRequest, NoMemory, SequenceView, propose_with, side_by_side
 
+FEW = 8  # blocks that go along with the first forward of a draft: steady drafting is never further behind
+
 
 class Forward(Protocol):
     """What runs the draft model; the engine provides it."""
+
+    @property
+    def piece(self) -> int: ...
 
     def run(self, function: Callable[[Any], Any], given: Any) -> Any: ...
 
@@ -29,6 +34,8 @@ class Forward(Protocol):
     def open(self, slot: int, ids: Sequence[int]) -> int: ...
 
     def prefill(self, slot: int, ids: Sequence[int], stored: int) -> None: ...
+
+    def settle(self) -> None: ...
 
     def hold(self, slot: int, ids: Sequence[int]) -> None: ...
 
@@ -64,8 +71,8 @@ class Drafted:
 
 
 class ModelDrafter(NoMemory):
-    """A draft model with its own KV cache. Each round brings the cache up to the target's text by the way: the
-    blocks finished since the last round run in front of the first draft forward (method section 6)."""
+    """A draft model with its own KV cache. Each draft brings the cache up to the target's text by the way: the
+    blocks finished since the last one run in front of the first draft forward (method section 6)."""
 
     def __init__(
         self, forward: Forward, block_length: int, draft_steps: int = 1, *, target_first: bool = False
@@ -81,9 +88,23 @@ class ModelDrafter(NoMemory):
         self.draft_steps = draft_steps
         self.forwards = 0
 
-    def admit(self, sequence: SequenceView, slot: int) -> None:
-        ids = sequence.text_ids
-        stored = self.forward.open(slot, ids)
+    def admit(self, sequence: SequenceView, slot: int, soon: bool = True) -> None:
+        stored = self.forward.open(slot, sequence.text_ids)
+        sequence.memory["draft_stored"] = stored
+        if soon or len(sequence.text_ids) - stored > self.forward.piece:  # a round is not to wait for long prompts
+            self._prefill(sequence, slot)
+
+    def catch_up(self, sequences: Sequence[SequenceView], blocks: int) -> bool:
+        most = max(blocks, FEW) * self.block_length
+        behind = [slot for slot, s in enumerate(sequences) if len(s.text_ids) - s.memory["draft_stored"] > most]
+        for slot in behind:
+            self._prefill(sequences[slot], slot)
+        if behind:
+            self.forward.settle()
+        return bool(behind)
+
+    def _prefill(self, sequence: SequenceView, slot: int) -> None:
+        ids, stored = sequence.text_ids, sequence.memory["draft_stored"]
         self.forward.prefill(slot, ids[stored:], stored)
         self.forward.hold(slot, ids)
         sequence.memory["draft_stored"] = len(ids)

@@ -58,13 +58,17 @@ class Worth:
     def __init__(self) -> None:
         self.found = self.promised = TRUSTED
 
-    def add(self, found: float, promised: float) -> None:
-        self.found += (1 - MEMORY) * (TRUSTED - self.found) + found
-        self.promised += (1 - MEMORY) * (TRUSTED - self.promised) + promised
+    def add(self, found: float, promised: float, rounds: int) -> None:
+        """So many rounds after the last promise."""
+        self.found = self._faded(self.found, rounds) + found
+        self.promised = self._faded(self.promised, rounds) + promised
 
-    @property
-    def value(self) -> float:
-        return min(self.found / self.promised, 1.0)
+    def value(self, rounds: int) -> float:
+        """So many rounds after the last promise."""
+        return min(self._faded(self.found, rounds) / self._faded(self.promised, rounds), 1.0)
+
+    def _faded(self, count: float, rounds: int) -> float:
+        return TRUSTED + MEMORY**rounds * (count - TRUSTED)
 
 
 @dataclass(frozen=True)
@@ -207,6 +211,7 @@ class Auto:
         self._table: CostTable | None = None
         self.block_length = block_length
         self.worth = [Worth() for _ in range(MOST_BLOCKS)]
+        self._promised = 0  # the last round in which there were promises
         self._batches: dict[int, Batches] = {}
         self._measured: deque[float] = deque(maxlen=RECENT)  # seconds of rounds, of those of their forward alone
         self._scale = 1.0
@@ -221,7 +226,8 @@ class Auto:
     @property
     def trust(self) -> list[float]:
         """c, for each block of a window."""
-        return [worth.value for worth in self.worth]
+        pause = self.rounds - self._promised
+        return [worth.value(pause) for worth in self.worth]
 
     def batches(self, sequences: int) -> Batches:
         """What is known for about so many sequences; at first, what is known for the nearest number."""
@@ -299,18 +305,34 @@ class Auto:
         if better:
             batches.doubt()
 
-    def observe(self, choice: Choice, sequences: int, rows: int, seconds: float, visited: Sequence[float]) -> None:
-        """What a round came to. rows: of a sequence; visited: states of each block that the walks came by, over all
+    def drafts(self, sequences: int) -> bool:
+        """Whether rounds of so many sequences are drafted for, but for trials."""
+        return self.rounds < len(FIRST) or any(self.batches(sequences).best.values())
+
+    def observe(
+        self,
+        choice: Choice,
+        sequences: int,
+        rows: int,
+        seconds: float,
+        visited: Sequence[float],
+        reading: float = 0.0,
+    ) -> None:
+        """What a round came to. rows: of a sequence; seconds: without those of `reading`, in which the drafter caught
+        up, as it would not have to in the next round; visited: states of each block that the walks came by, over all
         sequences."""
-        visits = sum(visited) / sequences
-        if not visits:
+        batches, visits = self.batches(sequences), sum(visited) / sequences
+        if not visits or batches.waited[choice.fresh]:  # not thought over, so not looked at either
             return
-        for at, worth in enumerate(self.worth):
-            certain = sequences if at == 0 else 0  # the states at hand
-            promised = choice.promised[at] - certain if at < min(len(choice.promised), len(visited)) else 0.0
-            told = 0 < promised < math.inf
-            worth.add(max(visited[at] - certain, 0.0) if told else 0.0, promised if told else 0.0)
-        batches = self.batches(sequences)
+        if choice.promised:
+            pause, self._promised = self.rounds - self._promised, self.rounds
+            for at, worth in enumerate(self.worth):
+                certain = sequences if at == 0 else 0  # the states at hand
+                promised = choice.promised[at] - certain if at < min(len(choice.promised), len(visited)) else 0.0
+                told = 0 < promised < math.inf
+                worth.add(max(visited[at] - certain, 0.0) if told else 0.0, promised if told else 0.0, pause)
+        if choice.blocks != batches.best[choice.fresh]:
+            batches.saved[choice.fresh] -= batches.pace * reading  # the next trial comes the later for it
         window = batches.windows[choice.fresh, choice.blocks]
         if window.run(batches.rounds, visits, rows / self.block_length):
             batches.doubt()

@@ -118,6 +118,7 @@ class Decoder:
         now = Round.of(sequences, self.target)
         before = self._drafted()
         gamma, blocks = self._window(sequences, now)
+        reading = self._catch_up(sequences, blocks)
         draft = self._draft(sequences, now, rules, gamma, blocks)
         forwards, ahead = (count - had for count, had in zip(self._drafted(), before, strict=True))
         clock.append(time.perf_counter())
@@ -147,7 +148,11 @@ class Decoder:
             visited = [sum(counts) for counts in zip(*(t.states for t in taken), strict=True)]
             choice = self._choice(self.auto, now, blocks, found, numbers[0])
             if self.target.recorded == recorded:  # else its seconds are no round's
-                self.auto.observe(choice, len(sequences), found.rows, sum(spent), visited)
+                self.auto.observe(choice, len(sequences), found.rows, sum(spent) - reading, visited, reading)
+
+    def drafts(self, sequences: int) -> bool:
+        """Whether a batch of so many is about to be drafted for."""
+        return self.auto is None or self.auto.drafts(sequences)
 
     def _drafted(self) -> tuple[int, int]:
         """Forwards of the draft model, and drafts made ahead, so far."""
@@ -164,6 +169,13 @@ class Decoder:
 
         left = [s.blocks_left for s in sequences]
         self.drafter.expect(lambda: draft.last if states is None else reach(now.state, draft, states), left, window)
+
+    def _catch_up(self, sequences: Many[Sequence], blocks: int) -> float:
+        """Seconds in which the drafter has read what was written while no draft was asked for."""
+        begin = time.perf_counter()
+        if self.drafter is None or blocks == 0 or not self.drafter.catch_up(sequences, blocks):
+            return 0.0
+        return time.perf_counter() - begin
 
     def _draft(self, sequences: Many[Sequence], now: Round, rules: Rules, gamma: int, blocks: int) -> Draft:
         if self.drafter is None or blocks == 0:
@@ -227,7 +239,8 @@ class Decoder:
             flat += [t.double().flatten().expand(batch, -1) for t in (choice.by_window, choice.kept)]
         newest = None
         if self.drafter is not None and self.drafter.wants_logits:
-            newest = views[torch.arange(batch, device=views.device), outcome.entry]
+            at = outcome.entry[:, None, None, None].expand(-1, 1, *views.shape[2:])
+            newest = (views if views.shape[1] == 1 else views.gather(1, at)).squeeze(1)
         return Found(
             numbers=torch.cat(flat, 1),
             rows=layout.ids.shape[1],
@@ -240,6 +253,8 @@ class Decoder:
 
     def _choice(self, auto: Auto, now: Round, blocks: int, found: Found, numbers: list[float]) -> Choice:
         """What the round's states were chosen by; `auto` learns from what it has to be told now."""
+        if blocks == 0:
+            return Choice(now.fresh, 0, [])
         if found.choice is not None:
             return found.choice
         sequences = len(found.numbers)

@@ -126,6 +126,11 @@ class Runner:
             layout = block_causal(part, torch.tensor([begin], device=part.device), self.block_length)
             self.hidden(layout, Known([begin], [0]), first=slot)
 
+    def settle(self) -> None:
+        """Waits until the model has done all that it was asked for."""
+        if self.model.device.type == "cuda":
+            torch.cuda.synchronize(self.model.device)
+
     def clear(self, slot: int, first: int = 0) -> None:
         """Empties a place from slot `first` on: an earlier sequence may have left what is not a number there, and even
         what the mask hides enters the product, with weight 0."""

@@ -174,7 +174,7 @@ class Scheduler:
         self.target.hold(place, sequence.text_ids)
         self.target.take(own, place, sequence.stored)
         if self.drafter is not None:
-            self.drafter.admit(sequence, own)
+            self.drafter.admit(sequence, own, self.decoder.drafts(own + 1))
         self._place = self._rules = None
         self.running.append(self.waiting.popleft())
 
