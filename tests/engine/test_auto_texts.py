@@ -76,11 +76,13 @@ def test_texts_that_change_are_followed(hope, slope, draft):
     """Good drafts, bad ones, good ones again: nowhere far behind ordinary decoding, and as a whole ahead of every fixed
     window. Drafts that do not know how good they are cost more."""
     phases = [(1000, 0.95, 1), (1000, 0.05, 1)] * 2
-    rates = texts(Auto(lambda: sloped(slope), 4), phases, slope, draft, hope=hope)
-    assert whole(phases, rates) >= best_of(phases, slope, draft)
-    assert all(rate >= (0.9 if hope else 0.95) for rate in rates)  # ordinary decoding comes to 1
-    best = best_of(phases[:1], slope, draft)
-    assert all(rates[at] >= (0.7 if hope else 0.85) * best for at in (0, 2))
+    best, found = best_of(phases[:1], slope, draft), []
+    for seed in range(4):
+        found.append(texts(Auto(lambda: sloped(slope), 4), phases, slope, draft, hope=hope, seed=seed))
+        assert whole(phases, found[-1]) >= best_of(phases, slope, draft)
+        assert all(rate >= (0.9 if hope else 0.93) for rate in found[-1])  # ordinary decoding comes to 1
+    assert all(sum(rates[at] for rates in found) / 4 >= (0.9 if hope else 0.95) for at in (1, 3))
+    assert all(sum(rates[at] for rates in found) / 4 >= (0.7 if hope else 0.88) * best for at in (0, 2))
 
 
 @pytest.mark.parametrize(("slope", "draft"), COSTS)
@@ -144,11 +146,32 @@ def test_what_was_measured_on_a_slower_machine_does_not_last(slope, draft, value
             super().observe(choice, sequences, rows, self.slow * seconds, visited)
 
     late = []
-    for seed in range(4):
+    for seed in range(3):
         auto = Slowed(lambda: sloped(slope), 4)
         for auto.slow in (1.0, 1.6, 1.0, 0.7):
             rate = texts(auto, [(1500, value, 1), (1500, value, 1)], slope, draft, seed=seed)[1]
         late.append(rate / best_of([(1500, value, 1)], slope, draft))
+    assert sum(late) / len(late) >= 0.95
+
+
+@pytest.mark.parametrize(("slope", "draft", "value"), [(0.02, 0.7, 0.6), (0.05, 0.5, 0.7), (0.05, 0.3, 0.6)])
+def test_moments_in_which_all_is_slow_say_nothing_of_a_window(slope, draft, value):
+    """Whichever happens to run then: the others would have been as slow. What is earned counts on the usual clock."""
+
+    class Bursts(Auto):
+        left = 0
+
+        def observe(self, choice: Choice, sequences: int, rows: int, seconds: float, visited: Many[float]) -> None:
+            if not self.left and chance.random() < 0.01:
+                self.left = chance.randrange(40)
+            self.left = max(self.left - 1, 0)
+            super().observe(choice, sequences, rows, seconds * (1.5 if self.left else 1.0), visited)
+
+    late = []
+    for seed in range(3):
+        chance = random.Random(seed)
+        rates = texts(Bursts(lambda: sloped(slope), 4), [(400, value, 1), (1500, value, 1)], slope, draft, seed=seed)
+        late.append(rates[1] / best_of([(1500, value, 1)], slope, draft))
     assert sum(late) / len(late) >= 0.95
 
 

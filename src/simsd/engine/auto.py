@@ -37,7 +37,7 @@ WEARY = 0.8  # of that share, after each trial that changed nothing
 LEAST_CURIOUS = 0.5  # of that share, whatever the trials say
 CLEAR = 0.2  # of the visits of a round, that the best window is ahead
 HELD = 4  # rounds, until a window that is no trial is thought over: thinking takes time too
-SURE = 3  # rounds with a window after which its own overhead is believed
+SURE = 8  # rounds with a window after which its own overhead is believed
 CAUTION = 0.03  # of the visits of a round that drafted, not counted: ordinary decoding is left for a clear gain alone
 QUICK = 0.002  # drift of what drafts promise: the newest 25 rounds count
 SLOW = 0.0001  # drift of what promises come to: the newest 100
@@ -47,7 +47,9 @@ HONEST = 1 / 20  # doubt about that at first: drafts are taken at their word
 MEMORY = 0.998  # of what drafts were worth, a round
 TRUSTED = 8.0  # states that drafts are believed to have promised well, beyond what is known
 OFTEN = 0.04  # of the share of fresh blocks, a round
-RECENT = 15  # rounds whose median is the overhead
+RECENT = 15  # rounds whose median is the machine's pace
+USUAL = 30  # rounds with a window whose median is its overhead, at the usual pace
+SWING = 2.0  # times the usual pace, at most, for everything alike: what is beyond it is told window by window
 LEAST = 0.01  # states that are less likely never pay
 INSTANT = 1e-9  # seconds that a round takes at least, whatever the clock says
 
@@ -112,7 +114,7 @@ class Window:
     ran: int = 0
     overhead: float = math.inf
     _newest: tuple[int, float] = (1, 1.0)
-    _overheads: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT))
+    _overheads: deque[float] = field(default_factory=lambda: deque(maxlen=USUAL))
 
     @property
     def known(self) -> bool:
@@ -215,6 +217,8 @@ class Auto:
         self._batches: dict[int, Batches] = {}
         self._measured: deque[float] = deque(maxlen=RECENT)  # seconds of rounds, of those of their forward alone
         self._scale = 1.0
+        self._paces: deque[float] = deque(maxlen=RECENT)  # seconds of rounds, of those that they usually take
+        self._slow = 1.0
         self.rounds = 0
 
     def prepare(self) -> CostTable:
@@ -339,7 +343,11 @@ class Auto:
         if 0 < seconds < math.inf:  # else the clock has stood still, or was set
             self._measured.append(seconds / max(self.prepare()(sequences * rows), INSTANT))
             self._scale = min(statistics.median_low(self._measured), 1.0)
-            window.took(seconds - self._forward(sequences * rows))
+            usual = self._forward(sequences * rows) + window.overhead
+            if usual > INSTANT:
+                self._paces.append(seconds / usual if window.times >= USUAL else 1.0)
+                self._slow = min(max(statistics.median_low(self._paces), 1 / SWING), SWING)
+            window.took(seconds / self._slow - self._forward(sequences * rows))
 
     def _outlook(self, sequences: int, fresh: bool, blocks: int) -> float:
         """Visits of a sequence in a round beyond what its time is worth; of a window of which nothing is known, the
@@ -370,7 +378,8 @@ class Auto:
 
     def _seconds(self, rows: float, sequences: int, overhead: float) -> float:
         """rows: in blocks."""
-        return max(self._forward(round(sequences * rows * self.block_length)) + overhead, INSTANT)
+        usual = self._forward(round(sequences * rows * self.block_length)) + overhead
+        return max(self._slow * usual, INSTANT)
 
     def _overhead(self, sequences: int, fresh: bool, blocks: int) -> float:
         """Of a window that was hardly run yet, at most that of the nearest one, in proportion: one slow round is no
