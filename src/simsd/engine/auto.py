@@ -26,6 +26,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from simsd.engine.clock import Clock
 from simsd.engine.costs import CostTable
 from simsd.engine.level import Level
 
@@ -47,11 +48,8 @@ HONEST = 1 / 20  # doubt about that at first: drafts are taken at their word
 MEMORY = 0.998  # of what drafts were worth, a round
 TRUSTED = 8.0  # states that drafts are believed to have promised well, beyond what is known
 OFTEN = 0.04  # of the share of fresh blocks, a round
-RECENT = 15  # rounds whose median is the machine's pace
-USUAL = 30  # rounds with a window whose median is its overhead, at the usual pace
-SWING = 2.0  # times the usual pace, at most, for everything alike: what is beyond it is told window by window
+USUAL = 30  # rounds with a window whose median is its overhead
 LEAST = 0.01  # states that are less likely never pay
-INSTANT = 1e-9  # seconds that a round takes at least, whatever the clock says
 
 
 class Worth:
@@ -209,23 +207,16 @@ class Auto:
     """
 
     def __init__(self, costs: Callable[[], CostTable], block_length: int) -> None:
-        self._costs = costs
-        self._table: CostTable | None = None
+        self.clock = Clock(costs)
         self.block_length = block_length
         self.worth = [Worth() for _ in range(MOST_BLOCKS)]
         self._promised = 0  # the last round in which there were promises
         self._batches: dict[int, Batches] = {}
-        self._measured: deque[float] = deque(maxlen=RECENT)  # seconds of rounds, of those of their forward alone
-        self._scale = 1.0
-        self._paces: deque[float] = deque(maxlen=RECENT)  # seconds of rounds, of those that they usually take
-        self._slow = 1.0
         self.rounds = 0
 
     def prepare(self) -> CostTable:
         """Asks for the costs, if that has not been done: it may measure, which the scheduler does before any clock."""
-        if self._table is None:
-            self._table = self._costs()
-        return self._table
+        return self.clock.table
 
     @property
     def trust(self) -> list[float]:
@@ -341,13 +332,8 @@ class Auto:
         if window.run(batches.rounds, visits, rows / self.block_length):
             batches.doubt()
         if 0 < seconds < math.inf:  # else the clock has stood still, or was set
-            self._measured.append(seconds / max(self.prepare()(sequences * rows), INSTANT))
-            self._scale = min(statistics.median_low(self._measured), 1.0)
-            usual = self._forward(sequences * rows) + window.overhead
-            if usual > INSTANT:
-                self._paces.append(seconds / usual if window.times >= USUAL else 1.0)
-                self._slow = min(max(statistics.median_low(self._paces), 1 / SWING), SWING)
-            window.took(seconds / self._slow - self._forward(sequences * rows))
+            known = window.overhead if window.times >= USUAL else None
+            window.took(self.clock.overhead(sequences * rows, seconds, known))
 
     def _outlook(self, sequences: int, fresh: bool, blocks: int) -> float:
         """Visits of a sequence in a round beyond what its time is worth; of a window of which nothing is known, the
@@ -372,14 +358,9 @@ class Auto:
         _, rows = batches.windows[fresh, 0].expected()
         return max(visits / seconds, 1 / self._seconds(rows, sequences, self._overhead(sequences, fresh, 0)))
 
-    def _forward(self, rows: int) -> float:
-        """Seconds, by the table: scaled where whole rounds have taken less, as it was measured on a busy machine."""
-        return self._scale * self.prepare()(rows)
-
     def _seconds(self, rows: float, sequences: int, overhead: float) -> float:
         """rows: in blocks."""
-        usual = self._forward(round(sequences * rows * self.block_length)) + overhead
-        return max(self._slow * usual, INSTANT)
+        return self.clock.seconds(round(sequences * rows * self.block_length), overhead)
 
     def _overhead(self, sequences: int, fresh: bool, blocks: int) -> float:
         """Of a window that was hardly run yet, at most that of the nearest one, in proportion: one slow round is no
