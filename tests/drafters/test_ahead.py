@@ -15,6 +15,7 @@ from simsd.core.draft import Draft
 from simsd.drafters.ahead import Ahead, Standing
 from simsd.drafters.base import Around, Drafter, DraftRequest, SequenceView
 from simsd.drafters.model import ModelDrafter
+from simsd.engine.auto import Choice
 from simsd.engine.options import SamplingParams
 from simsd.engine.request import Sequence
 from simsd.engine.scheduler import Scheduler
@@ -142,6 +143,34 @@ def test_a_window_that_changes_from_round_to_round(hybrid):
     assert counted(found) == counted(expected)
     assert_drafts_are_the_same(ahead, in_time)
     assert totals.drafts_ahead > 0
+
+
+class Seldom(Whims):
+    """Drafts in every 24th round; keeps the rounds in which the drafter had to catch up first."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.read: list[int] = []
+
+    def blocks(self, sequences: int, fresh: bool, longest: int = 3) -> int:
+        self.rounds += 1
+        return int(self.rounds % 24 == 0)
+
+    def observe(
+        self, choice: Choice, sequences: int, rows: int, seconds: float, visited: list[float], reading: float = 0.0
+    ) -> None:
+        if reading:
+            self.read.append(self.rounds)
+
+
+def test_catching_up_is_no_part_of_a_round_however_long_the_thread_has_been_done():
+    asked = [Request(prompt_of(9), SamplingParams(max_tokens=60))]
+    read = []
+    for wrap in (lambda drafter: drafter, Ahead):
+        auto = Seldom()
+        decode(engine(tiny_model(), SIZE, wrap(draft_model()), denoising_steps=2, auto=auto), asked)
+        read.append(auto.read)
+    assert read[0] == read[1] == [24]
 
 
 def test_prefix_caching_goes_on_beside_it():

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import torch
 
+from simsd.engine.auto import Auto
+from simsd.engine.costs import CostTable
 from simsd.engine.options import SamplingParams
 from simsd.engine.request import Sequence
 from simsd.engine.runner import Runner
@@ -139,3 +141,36 @@ def test_want_of_memory_is_told_in_one_sentence_that_keeps_no_tensors(error: Exc
     assert isinstance(told, RoomError)
     assert "a prompt of 28 tokens; use shorter prompts" in str(told)
     assert told.__cause__ is told.__context__ is told.__traceback__ is None
+
+
+class Waiting(Auto):
+    """New prompts wait for the draft model, which is asked for a draft in every third round."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: CostTable((4, 256), (1.0, 1.0)), SIZE)
+
+    def drafts(self, sequences: int) -> bool:
+        return False
+
+    def blocks(self, sequences: int, fresh: bool, longest: int = 3) -> int:
+        self.rounds += 1
+        return min(int(self.rounds % 3 == 0), longest)
+
+
+@pytest.mark.parametrize("error", [MemoryError, torch.OutOfMemoryError])
+def test_a_draft_model_without_memory_for_what_it_has_to_read_drafts_nothing_and_harms_nobody(error) -> None:
+    drafter = make_drafter("model", SIZE)
+    prefill = drafter.forward.prefill
+
+    def bounded(slot: int, ids: list[int], stored: int) -> None:
+        if len(ids) > 100:
+            raise error
+        prefill(slot, ids, stored)
+
+    drafter.forward.prefill = bounded
+    asked = [Request(prompt_of(length, length), SamplingParams(max_tokens=30)) for length in (10, 150, 60)]
+    expected = decode(engine(tiny_model(), SIZE), asked)
+    found = decode(engine(tiny_model(), SIZE, drafter, auto=Waiting()), asked)
+    assert [s.token_ids for s in found] == [s.token_ids for s in expected]
+    assert found[0].stats.draft_forwards == 0
+    assert decode(engine(tiny_model(), SIZE, drafter, auto=Waiting()), asked[:1])[0].stats.draft_forwards > 0

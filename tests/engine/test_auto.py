@@ -13,7 +13,7 @@ from simsd.engine.options import DecodingOptions, SamplingParams
 from tests.drafting import make_drafter
 from tests.integration.test_exactness import SAMPLERS, SCHEDULES, schedule, spoken
 from tests.pairwise import pairwise
-from tests.tiny import Request, decode, engine, prompt_of, tiny_model
+from tests.tiny import Request, decode, engine, prompt_of, submit, tiny_model
 
 FLAT = CostTable((4, 256), (1.0, 1.0))  # rows cost nothing
 STEEP = CostTable((4, 256), (0.004, 0.256))  # a forward costs nothing, its rows all
@@ -51,6 +51,23 @@ def test_whatever_is_chosen_the_text_is_ordinary_decodings(case):
     drafter = make_drafter(kind, size, 2)
     found = decode(engine(target, size, drafter, max_num_seqs=2, auto=Whims(size)), asked)
     assert [spoken(s) for s in found] == [spoken(s) for s in expected]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("kind", ["model", "hybrid"])
+def test_a_draft_model_that_overflows_costs_no_text_and_no_end(kind, value):
+    """It promises nothing, so that rounds soon are ordinary."""
+    drafter = make_drafter(kind, 4, 2)
+    hidden = drafter.forward.hidden
+    drafter.forward.hidden = lambda *given, **named: hidden(*given, **named) * value
+    asked = [Request(prompt_of(7), SamplingParams(max_tokens=60)), Request(prompt_of(2), SamplingParams(max_tokens=30))]
+    expected = decode(engine(tiny_model(2), 4), asked)
+    scheduler = engine(tiny_model(2), 4, drafter, auto=Auto(lambda: CostTable((4, 256), (1e-3, 0.256)), 4))
+    submit(scheduler, asked)
+    for _ in range(500):
+        scheduler.step()
+    assert not scheduler.busy
+    assert [spoken(s) for s in decode(scheduler, asked)] == [spoken(s) for s in expected]
 
 
 @pytest.mark.parametrize("kind", ["model", "hybrid", "self"])

@@ -175,7 +175,7 @@ def test_moments_in_which_all_is_slow_say_nothing_of_a_window(slope, draft, valu
     assert sum(late) / len(late) >= 0.95
 
 
-@pytest.mark.parametrize("reading", [0.0, 1.0, 100.0])
+@pytest.mark.parametrize("reading", [0.0, 1.0, 5.0])
 def test_trials_for_which_much_has_to_be_read_are_the_rarer(reading):
     """Where drafts are good for nothing, and the drafter has to catch up for each."""
 
@@ -190,6 +190,23 @@ def test_trials_for_which_much_has_to_be_read_are_the_rarer(reading):
     spent.clear()
     texts(auto, [(5000, 0.05, 1)], 0.05, 0.3)
     assert sum(spent) <= 0.03 * len(spent) + reading
+
+
+@pytest.mark.parametrize("reading", [100.0, 1e9, float("inf"), float("nan")])
+def test_one_long_reading_ends_no_trials(reading):
+    class Reader(Auto):
+        left = 1
+
+        def observe(self, choice: Choice, sequences: int, rows: int, seconds: float, visited: Many[float]) -> None:
+            first, self.left = self.left if choice.blocks else 0, self.left - bool(choice.blocks)
+            super().observe(choice, sequences, rows, seconds, visited, reading if first > 0 else 0.0)
+
+    auto = Reader(lambda: sloped(0.02), 4)
+    auto.left = 0
+    texts(auto, [(500, 0.05, 1)], 0.02, 0.3)
+    auto.left = 1
+    texts(auto, [(500, 0.05, 1), (4000, 0.95, 1)], 0.02, 0.3)
+    assert texts(auto, [(1000, 0.95, 1)], 0.02, 0.3)[0] >= 0.9 * best_of([(1000, 0.95, 1)], 0.02, 0.3)
 
 
 @pytest.mark.parametrize("table", [CostTable((4,), (0.0,)), CostTable((4, 8), (0.0, 1e-12))])

@@ -101,6 +101,7 @@ class Ahead(Around):
         self._pool: ThreadPoolExecutor | None = None
         self._newest: tuple[DraftRequest, Draft] | None = None  # what the target is about to verify
         self._work: Future[Made | None] | None = None
+        self._made: Made | None = None  # the thread's, once it was waited for
 
     @property
     def forwards(self) -> int:
@@ -111,14 +112,13 @@ class Ahead(Around):
         return self._ahead
 
     def propose(self, request: DraftRequest) -> Draft:
-        made = self._collect()
+        made, self._made = self._made or self._collect(), None
         if made is not None and made.serves(request):
             for sequence, expected in zip(request.sequences, made.expected, strict=True):
                 sequence.memory.update(expected.memory)  # what the cache holds of the text that was expected then
             draft = first_blocks(made.draft, request.blocks)
             self._ahead += 1
         else:
-            self.drafter.catch_up(request.sequences, request.blocks)
             draft = self.drafter.propose(request)
         self._forwards = self.drafter.forwards
         self._newest = (request, draft) if request.by_draw else None
@@ -138,15 +138,15 @@ class Ahead(Around):
         self._work = self._pool.submit(_go_on, queue, mode, *given)
 
     def admit(self, sequence: SequenceView, slot: int, soon: bool = True) -> None:
-        self._collect()  # of another batch
+        self._forget()
         self.drafter.admit(sequence, slot, soon)
 
     def catch_up(self, sequences: Sequence[SequenceView], blocks: int) -> bool:
-        # else the cache is the thread's, and so is the text: it was drafted for just now
-        return self._work is None and self.drafter.catch_up(sequences, blocks)
+        self._made = self._collect()  # until then the cache is the thread's
+        return self.drafter.catch_up(sequences, blocks)
 
     def leave(self, sequence: SequenceView, slot: int, mover: SequenceView, last: int) -> None:
-        self._collect()
+        self._forget()
         self.drafter.leave(sequence, slot, mover, last)
 
     def close(self) -> None:
@@ -154,6 +154,11 @@ class Ahead(Around):
         if self._pool is not None:
             self._pool.shutdown()
             self._pool = None
+
+    def _forget(self) -> None:
+        """What the thread made was for another batch."""
+        self._collect()
+        self._made = None
 
     def _collect(self) -> Made | None:
         """Waits for the thread. None where it made nothing: a failure will come again, and be told, in time."""

@@ -38,6 +38,7 @@ WEARY = 0.8  # of that share, after each trial that changed nothing
 LEAST_CURIOUS = 0.5  # of that share, whatever the trials say
 CLEAR = 0.2  # of the visits of a round, that the best window is ahead
 HELD = 4  # rounds, until a window that is no trial is thought over: thinking takes time too
+DEBT = 10.0  # visits that trials may have cost beyond what was saved for them, at most: one was enough to learn from
 SURE = 8  # rounds with a window after which its own overhead is believed
 CAUTION = 0.03  # of the visits of a round that drafted, not counted: ordinary decoding is left for a clear gain alone
 QUICK = 0.002  # drift of what drafts promise: the newest 25 rounds count
@@ -255,7 +256,7 @@ class Auto:
                 return n
         usual, _ = windows[best].expected()
         losses = {n: max(gains[best] - gain, CURIOSITY * usual) for n, gain in enumerate(gains) if n != best}
-        due = max(losses, key=lambda n: (batches.rounds - windows[n].ran) / losses[n] ** 2)
+        due = max(losses, key=lambda n: (batches.rounds - windows[n].ran) / (losses[n] * losses[n]))
         saved = min(batches.saved[fresh] + passed * batches.curious * CURIOSITY * usual, max(losses.values()))
         ready = saved >= losses[due] and batches.rounds - batches.tried >= PROBE
         batches.saved[fresh] = saved - losses[due] if ready else saved
@@ -327,7 +328,8 @@ class Auto:
                 told = 0 < promised < math.inf
                 worth.add(max(visited[at] - certain, 0.0) if told else 0.0, promised if told else 0.0, pause)
         if choice.blocks != batches.best[choice.fresh]:
-            batches.saved[choice.fresh] -= batches.pace * reading  # the next trial comes the later for it
+            # the next trial comes the later for it
+            batches.saved[choice.fresh] = max(-DEBT, batches.saved[choice.fresh] - batches.pace * reading)
         window = batches.windows[choice.fresh, choice.blocks]
         if window.run(batches.rounds, visits, rows / self.block_length):
             batches.doubt()

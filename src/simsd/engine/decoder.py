@@ -118,7 +118,7 @@ class Decoder:
         now = Round.of(sequences, self.target)
         before = self._drafted()
         gamma, blocks = self._window(sequences, now)
-        reading = self._catch_up(sequences, blocks)
+        reading, blocks = self._catch_up(sequences, blocks)
         draft = self._draft(sequences, now, rules, gamma, blocks)
         forwards, ahead = (count - had for count, had in zip(self._drafted(), before, strict=True))
         clock.append(time.perf_counter())
@@ -170,12 +170,17 @@ class Decoder:
         left = [s.blocks_left for s in sequences]
         self.drafter.expect(lambda: draft.last if states is None else reach(now.state, draft, states), left, window)
 
-    def _catch_up(self, sequences: Many[Sequence], blocks: int) -> float:
-        """Seconds in which the drafter has read what was written while no draft was asked for."""
+    def _catch_up(self, sequences: Many[Sequence], blocks: int) -> tuple[float, int]:
+        """Seconds in which the drafter has read what was written while no draft was asked for, and the window: none
+        where it had no memory for that, which is no fault of the other sequences and no reason to end its own."""
+        if self.drafter is None or blocks == 0:
+            return 0.0, blocks
         begin = time.perf_counter()
-        if self.drafter is None or blocks == 0 or not self.drafter.catch_up(sequences, blocks):
-            return 0.0
-        return time.perf_counter() - begin
+        try:
+            worked = self.drafter.catch_up(sequences, blocks)
+        except (MemoryError, torch.OutOfMemoryError):
+            worked, blocks = True, 0
+        return (time.perf_counter() - begin if worked else 0.0), blocks
 
     def _draft(self, sequences: Many[Sequence], now: Round, rules: Rules, gamma: int, blocks: int) -> Draft:
         if self.drafter is None or blocks == 0:

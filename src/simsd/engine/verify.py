@@ -167,6 +167,7 @@ def _best_states(draft: Draft, now: Round, auto: Auto | Foreseen) -> tuple[State
     states = build(now.state, draft, tables)
     front, block = states.in_place, states.block[:, states.in_place :]
     chance = torch.where(states.valid[:, front:], torch.cat(visits(draft, tables), 1), 0.0)
+    chance = chance.nan_to_num(0.0, 0.0, 0.0)  # a draft model may overflow: that promises nothing
     trust = auto.trust if isinstance(auto, Foreseen) else chance.new_tensor(auto.trust)
     trusted = chance * trust.to(chance.dtype)[block]
     trusted[:, states.root - front].fill_(1.0)
