@@ -28,6 +28,7 @@ from benchmarks.kernels import steps
 from benchmarks.performance_page import write_page
 from benchmarks.random_models import SIZES, RandomWeights, built, configured
 from benchmarks.timing import BLOCK, REPEATS, forward_call, median
+from benchmarks.windows import windows
 from simsd import LLM, SamplingParams, __version__
 from simsd.benchmark.cell import matrix
 from simsd.benchmark.device import device_name
@@ -104,25 +105,6 @@ def methods(questions: int, repeats: int) -> list[dict[str, Any]]:
             found += [{"threads": threads, "dtype": dtype, **{name: row[name] for name in METHODS}} for row in rows]
     torch.set_num_threads(before)
     return found
-
-
-def windows(questions: int, repeats: int) -> list[dict[str, Any]]:
-    """The automatic window of `exact` beside fixed ones, in one run: one sequence, greedy, B = 4."""
-    items = load_items(SUITES, -(-questions // len(SUITES)))[:questions]
-    vary = {"num_speculative_tokens": ["auto", 2, 4, 6, 8]}
-    cells = matrix(("exact",), block_lengths=(BLOCK,), vary=vary)
-    report = run(
-        LLM(method="none", dtype="float32", device="cpu"),
-        cells,
-        items,
-        Settings(max_tokens=128, repeats=repeats),
-        progress=True,
-    )
-    rows = [(row.cell.options, row.to_dict()) for row in report.rows if row.cell.method == "exact"]
-    return [
-        {"window": str(dict(options)["num_speculative_tokens"]), **{name: row[name] for name in METHODS}}
-        for options, row in rows
-    ]
 
 
 # ---------------------------------------------------------------------- a plain loop

@@ -92,13 +92,13 @@ def methods_table(data: dict[str, Any]) -> str:
 
 
 def windows_table(data: dict[str, Any]) -> str:
-    found = {(row["window"], SCHEDULES[row["schedule"]]): row["ratio_to_schedule"] for row in data["windows"]}
-    columns = [(schedule, part) for schedule in SCHEDULES.values() for part in PARTS]
+    found = {(row["window"], row["dtype"], SCHEDULES[row["schedule"]]): row["ratio"] for row in data["windows"]}
+    columns = list(dict.fromkeys((dtype, schedule) for _, dtype, schedule in found))
     lines = [
-        [window, *(f"{found[window, schedule][part]:.2f}" for schedule, part in columns)]
-        for window in dict.fromkeys(window for window, _ in found)
+        [window, *("{median:.2f} ({low:.2f}-{high:.2f})".format(**found[(window, *column)]) for column in columns)]
+        for window in dict.fromkeys(window for window, *_ in found)
     ]
-    return table(["window", *(f"{schedule}, {part}" for schedule, part in columns)], lines, 1)
+    return table(["window", *(f"{dtype}, {schedule}" for dtype, schedule in columns)], lines, 1)
 
 
 def plain_table(data: dict[str, Any]) -> str:
@@ -153,10 +153,10 @@ def long_table(data: dict[str, Any]) -> str:
     return table(["tokens", "forward of 4", "forward of 20", "cache, MiB", "as told"], lines, 0)
 
 
-def auto_lost(data: dict[str, Any], schedule: str) -> str:
+def auto_lost(data: dict[str, Any], dtype: str, schedule: str) -> str:
     """What the automatic window loses to the best of the fixed ones and ordinary decoding, in hundredths."""
-    mine = [row for row in data["windows"] if SCHEDULES[row["schedule"]] == schedule]
-    found = {row["window"]: row["ratio_to_schedule"]["median"] for row in mine}
+    mine = [row for row in data["windows"] if (row["dtype"], SCHEDULES[row["schedule"]]) == (dtype, schedule)]
+    found = {row["window"]: row["ratio"]["median"] for row in mine}
     return str(max(0, round(100 * (1 - found["auto"] / max(1.0, *found.values())))))
 
 
@@ -166,8 +166,11 @@ def sentences(data: dict[str, Any]) -> dict[str, str]:
     exact = next(row for row in data["methods"] if row["method"] == "exact" and SCHEDULES[row["schedule"]] == "static")
     return {
         **{name: str(about[name]) for name in ("questions", "method_questions", "repeats")},
-        "auto_lost_static": auto_lost(data, "static"),
-        "auto_lost_dynamic": auto_lost(data, "dynamic"),
+        **{
+            f"auto_lost_{dtype}_{schedule}": auto_lost(data, dtype, schedule)
+            for dtype in ("float32", "bfloat16")
+            for schedule in SCHEDULES.values()
+        },
         "products_share": percent(small["products"]),
         "growth": f"{own['64'] / own['4']:.1f}",
         "exact_rows": f"{exact['query_tokens_per_forward']:.0f}",
