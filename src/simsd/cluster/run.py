@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import signal
 import socket
@@ -34,6 +35,8 @@ PERIOD = 25  # glances between two looks at the replicas
 LINGER = 0.5  # seconds for a proxy to pass on the last piece of an answer
 LATER = 10.0  # seconds that the proxy waits longer than the replica, whose error says more
 QUIET = LoggingConfig(log_level="WARNING", enable_access_log=False)  # the application logs requests, with their ids
+# Ray gives up on a proxy that is silent for five seconds: for one that starts while models load on all cores, too few.
+PATIENCE = {"RAY_SERVE_PROXY_READY_CHECK_TIMEOUT_S": "60", "RAY_SERVE_PROXY_HEALTH_CHECK_TIMEOUT_S": "60"}
 REACH = 10.0  # seconds for a cluster to accept a connection
 PLACE = re.compile(r"(ray://)?(?P<host>.+):(?P<port>\d{1,5})")
 CAUSE = re.compile(r"^simsd\.errors\.\w+: (.+)$", re.MULTILINE)
@@ -58,6 +61,8 @@ def connected(address: str | None) -> Iterator[None]:
     """A connection to a cluster; one that was started for it ends with it. Raises ConfigError."""
     own = {"include_dashboard": False, "object_store_memory": OBJECT_STORE} if address is None else {}
     handler = signal.getsignal(signal.SIGTERM)
+    for name, seconds in PATIENCE.items():  # a cluster that is started here takes them over
+        os.environ.setdefault(name, seconds)
     try:
         if address is not None and (place := PLACE.fullmatch(address)):  # Ray itself would try for two minutes
             socket.create_connection((place["host"].strip("[]"), int(place["port"])), timeout=REACH).close()
