@@ -8,12 +8,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from simsd import LLM, SamplingParams
-from simsd.benchmark.workload import ask, load_items
+from simsd.benchmark.workload import Item, ask, load_items
 from simsd.evaluation.statistics import Spread
 from simsd.evaluation.suites import SUITES
 from simsd.progress import track
 
 SCHEDULES = ("low_confidence_static", "low_confidence_dynamic")
+
+
+def first_items(count: int) -> list[Item]:
+    """The first questions of each suite, so many of all together."""
+    return load_items(SUITES, -(-count // len(SUITES)))[:count]
 
 
 def batches(questions: int, repeats: int) -> list[dict[str, Any]]:
@@ -22,7 +27,7 @@ def batches(questions: int, repeats: int) -> list[dict[str, Any]]:
     same_text: whether every answer of every repeat is that of ordinary decoding, one at a time.
     """
     base = LLM(method="none", dtype="float32", device="cpu", prefix_caching=False)
-    items = load_items(SUITES, -(-questions // len(SUITES)))[:questions]
+    items = first_items(questions)
     engines = {
         (method, schedule, count): base.with_options(method=method, remasking_strategy=schedule, max_num_seqs=count)
         for schedule in SCHEDULES

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 
 from benchmarks.arguments import positive
-from benchmarks.batches import SCHEDULES, batches
+from benchmarks.batches import SCHEDULES, batches, first_items
 from benchmarks.draws import draws
 from benchmarks.kernels import steps
 from benchmarks.performance_page import write_page
@@ -34,7 +34,6 @@ from simsd.benchmark.cell import matrix
 from simsd.benchmark.device import device_name
 from simsd.benchmark.measure import Settings
 from simsd.benchmark.run import run
-from simsd.benchmark.workload import load_items
 from simsd.evaluation.suites import SUITES
 from simsd.models.memory import Placed, cache_bytes
 
@@ -92,7 +91,7 @@ def forwards() -> list[dict[str, Any]]:
 # ---------------------------------------------------------------------- the methods, by threads and dtype
 def methods(questions: int, repeats: int) -> list[dict[str, Any]]:
     """One sequence, greedy, B = 4: the methods against ordinary decoding, on one thread and on two, in both dtypes."""
-    items = load_items(SUITES, -(-questions // len(SUITES)))[:questions]
+    items = first_items(questions)
     settings = Settings(max_tokens=128, repeats=repeats)
     cells = matrix(("none", "simsd", "exact"), block_lengths=(BLOCK,))
     before = torch.get_num_threads()

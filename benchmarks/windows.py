@@ -6,28 +6,26 @@ They take turns question by question: a machine whose own speed changes from one
 from __future__ import annotations
 
 import json
-import statistics
 import time
 from typing import Any
 
-from benchmarks.batches import SCHEDULES
+from benchmarks.batches import SCHEDULES, first_items, ratio
 from benchmarks.timing import BLOCK
 from simsd import LLM, SamplingParams
-from simsd.benchmark.workload import load_items, prompt_of
-from simsd.evaluation.suites import SUITES
+from simsd.benchmark.workload import prompt_of
 
 FIXED = (2, 4, 6, 8)
 
 
 def windows(questions: int, repeats: int) -> list[dict[str, Any]]:
     """One sequence, greedy, B = 4, prefill included: speed relative to ordinary decoding, a ratio a repeat."""
-    items = load_items(SUITES, -(-questions // len(SUITES)))[:questions]
+    items = first_items(questions)
     found = []
     for dtype in ("float32", "bfloat16"):
-        given = {"device": "cpu", "dtype": dtype, "block_length": BLOCK, "prefix_caching": False}
-        ways = {"none": LLM(method="none", **given), "auto": LLM(method="exact", **given)}
-        ways |= {str(n): LLM(method="exact", num_speculative_tokens=n, **given) for n in FIXED}
-        prompts = [prompt_of(ways["none"].tokenizer, item) for item in items]
+        base = LLM(method="none", device="cpu", dtype=dtype, block_length=BLOCK, prefix_caching=False)
+        ways = {"none": base, "auto": base.with_options(method="exact")}
+        ways |= {str(n): base.with_options(method="exact", num_speculative_tokens=n) for n in FIXED}
+        prompts = [prompt_of(base.tokenizer, item) for item in items]
         for schedule in SCHEDULES:
             seconds = {way: [0.0] * repeats for way in ways}
             for repeat in range(-1, repeats):  # the first one for what is measured, compiled and allocated once
@@ -39,9 +37,8 @@ def windows(questions: int, repeats: int) -> list[dict[str, Any]]:
                             seconds[way][repeat] += taken
             for way in ways:
                 if way != "none":
-                    ratios = [mine / own for mine, own in zip(seconds["none"], seconds[way], strict=True)]
-                    spread = {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
-                    found.append({"dtype": dtype, "schedule": schedule, "window": way, "ratio": spread})
+                    spread = ratio(seconds["none"], seconds[way])
+                    found.append({"dtype": dtype, "schedule": schedule, "window": way, "ratio": vars(spread)})
                     print(json.dumps(found[-1]), flush=True)
     return found
 
