@@ -101,7 +101,6 @@ class Ahead(Around):
         self._pool: ThreadPoolExecutor | None = None
         self._newest: tuple[DraftRequest, Draft] | None = None  # what the target is about to verify
         self._work: Future[Made | None] | None = None
-        self._made: Made | None = None  # the thread's, once it was waited for
 
     @property
     def forwards(self) -> int:
@@ -112,7 +111,7 @@ class Ahead(Around):
         return self._ahead
 
     def propose(self, request: DraftRequest) -> Draft:
-        made, self._made = self._made or self._collect(), None
+        made = self._collect()
         if made is not None and made.serves(request):
             for sequence, expected in zip(request.sequences, made.expected, strict=True):
                 sequence.memory.update(expected.memory)  # what the cache holds of the text that was expected then
@@ -138,15 +137,15 @@ class Ahead(Around):
         self._work = self._pool.submit(_go_on, queue, mode, *given)
 
     def admit(self, sequence: SequenceView, slot: int, soon: bool = True) -> None:
-        self._forget()
+        self._collect()  # of another batch
         self.drafter.admit(sequence, slot, soon)
 
     def catch_up(self, sequences: Sequence[SequenceView], blocks: int) -> bool:
-        self._made = self._collect()  # until then the cache is the thread's
+        self._wait()  # until then the cache is the thread's
         return self.drafter.catch_up(sequences, blocks)
 
     def leave(self, sequence: SequenceView, slot: int, mover: SequenceView, last: int) -> None:
-        self._forget()
+        self._collect()
         self.drafter.leave(sequence, slot, mover, last)
 
     def close(self) -> None:
@@ -155,20 +154,18 @@ class Ahead(Around):
             self._pool.shutdown()
             self._pool = None
 
-    def _forget(self) -> None:
-        """What the thread made was for another batch."""
-        self._collect()
-        self._made = None
-
-    def _collect(self) -> Made | None:
-        """Waits for the thread. None where it made nothing: a failure will come again, and be told, in time."""
+    def _wait(self) -> None:
+        """Until the thread has made its draft, if it is at one."""
         if self._process != os.getpid():  # a fork: the thread is its parent's
             self._process, self._pool, self._work = os.getpid(), None, None
-        if self._work is None:
-            return None
-        wait([self._work])
+        if self._work is not None:
+            wait([self._work])
+
+    def _collect(self) -> Made | None:
+        """What the thread made. None where that is nothing: a failure will come again, and be told, in time."""
+        self._wait()
         work, self._work = self._work, None
-        return None if work.exception() else work.result()
+        return None if work is None or work.exception() else work.result()
 
 
 def _go_on(

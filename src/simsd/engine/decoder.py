@@ -244,8 +244,7 @@ class Decoder:
             flat += [t.double().flatten().expand(batch, -1) for t in (choice.by_window, choice.kept)]
         newest = None
         if self.drafter is not None and self.drafter.wants_logits:
-            at = outcome.entry[:, None, None, None].expand(-1, 1, *views.shape[2:])
-            newest = (views if views.shape[1] == 1 else views.gather(1, at)).squeeze(1)
+            newest = views[torch.arange(batch, device=views.device), outcome.entry]
         return Found(
             numbers=torch.cat(flat, 1),
             rows=layout.ids.shape[1],
