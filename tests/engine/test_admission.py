@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -174,3 +176,42 @@ def test_a_draft_model_without_memory_for_what_it_has_to_read_drafts_nothing_and
     assert [s.token_ids for s in found] == [s.token_ids for s in expected]
     assert found[0].stats.draft_forwards == 0
     assert decode(engine(tiny_model(), SIZE, drafter, auto=Waiting()), asked[:1])[0].stats.draft_forwards > 0
+
+
+@contextmanager
+def interrupted(at: int) -> Iterator[list[int]]:
+    """Ctrl-C before line number `at` of those that run while ended sequences leave. Gives the lines so far."""
+    lines, part = [0], Scheduler._part
+
+    def watch(frame: FrameType, event: str, _: Any) -> Any:
+        lines[0] += event == "line"
+        if event == "line" and lines[0] == at:
+            raise KeyboardInterrupt
+        return watch
+
+    def watched(scheduler: Scheduler) -> list[Sequence]:
+        before = sys.gettrace()
+        sys.settrace(watch)
+        try:
+            return part(scheduler)
+        finally:
+            sys.settrace(before)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Scheduler, "_part", watched)
+        yield lines
+
+
+def test_an_interruption_while_sequences_leave_harms_nobody() -> None:
+    expected = spoken(decode(made(), requests()))
+    with interrupted(0) as lines:
+        decode(made(), requests())
+    assert lines[0] > 100
+    for at in range(1, lines[0] + 1, 3):
+        scheduler = made()
+        sequences = submit(scheduler, requests())
+        with interrupted(at), pytest.raises(KeyboardInterrupt):
+            while scheduler.busy:
+                scheduler.step()
+        finish(scheduler, sequences)
+        assert spoken(sequences) == expected, at

@@ -249,9 +249,9 @@ class Sequence:
     def finish(self, reason: str, count: int) -> None:
         """Ends the sequence with its first `count` generated tokens."""
         begin = len(self.prompt_ids)
-        self.finish_reason = reason
         self.token_ids = self.text_ids[begin : begin + count]
         self.stats.tokens = count
+        self.finish_reason = reason
 
     def fail(self, error: Exception) -> None:
         """Ends the sequence with an error, and no token."""

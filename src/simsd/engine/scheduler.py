@@ -107,22 +107,27 @@ class Scheduler:
         return self.decoder.totals
 
     def _step(self) -> list[Sequence]:
+        stayed = self._part()  # that an interruption has kept here
         failed = self._fill()
-        if not self.running:
-            return failed
-        if self._rules is None:
-            self._rules = Rules.of(self.running, self.target.model.device)
-        self.decoder.round(self.running, self._rules)
+        if self.running:
+            if self._rules is None:
+                self._rules = Rules.of(self.running, self.target.model.device)
+            self.decoder.round(self.running, self._rules)
+            for sequence in self.running:
+                if sequence.params.stop:
+                    self._look_for_stop(sequence)
+        return stayed + failed + self._part()
+
+    def _part(self) -> list[Sequence]:
+        """Frees the places of the sequences that have ended, and returns these."""
         ended = []
         for place in reversed(range(len(self.running))):
             sequence = self.running[place]
-            if sequence.params.stop:
-                self._look_for_stop(sequence)
             if sequence.finish_reason is not None:
                 sequence.stats.seconds = time.perf_counter() - sequence.started
                 self._release(place)
                 ended.append(sequence)
-        return failed + ended[::-1]
+        return ended[::-1]
 
     def _fill(self) -> list[Sequence]:
         """Prefills what waits and finds a place: all of it, but beside running sequences only about a piece a round.
@@ -181,16 +186,17 @@ class Scheduler:
     def _release(self, place: int) -> None:
         """Frees a place; the last sequence moves into it, so that the running ones stay side by side."""
         leaver, mover, last = self.running[place], self.running[-1], len(self.running) - 1
-        self.totals.count_request(leaver.stats)
         left, kept = leaver.text_ids[: leaver.stored], mover.stored
         leaver.stored = mover.stored = 0  # until both are where they are looked for: an interruption may come between
         self.target.leave(place, left, last, kept)
         if self.drafter is not None:
             self.drafter.leave(leaver, place, mover, last)
-        self.running[place] = mover
-        self.running.pop()
+        stay = self.running[:-1]
+        if place < last:
+            stay[place] = mover
+        self.running, self._rules = stay, None
         mover.stored = kept
-        self._rules = None
+        self.totals.count_request(leaver.stats)
 
     def _look_for_stop(self, sequence: Sequence) -> None:
         """Ends the sequence before the earliest stop string in its text."""
@@ -201,9 +207,8 @@ class Scheduler:
         found = [at for stop in sequence.params.stop if (at := text.find(stop)) >= 0]
         if not found:
             return
-        end = min(found)
+        sequence.text_end = end = min(found)
         sequence.finish("stop", count_for(text[:end], ids, self.decode))
-        sequence.text_end = end
 
 
 def _told(error: Exception, sequence: Sequence) -> Exception:
