@@ -7,12 +7,14 @@
 First the embedded pair in float64, whatever model is given. Exit code 1 if there an exact method's text is not ordinary
 decoding's, a text is another one with CUDA graphs, or a method on a CUDA device replayed none. In the model's own dtype
 the share of equal texts is told: kernels that choose their algorithm by the number of rows may turn a tie
-(docs/design/exactness.md). Figures are JSON, a line each; what they come to is the last line, on standard error.
+(docs/design/exactness.md). Forwards are timed with PyTorch's fused attention and with FlexAttention, behind a short and
+a long text. Figures are JSON, a line each; what they come to is the last line, on standard error.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import statistics
 import sys
@@ -33,14 +35,16 @@ from simsd.benchmark.workload import Item, ask, load_items
 from simsd.engine.costs import forward_of
 from simsd.engine.graphs import Graphs
 from simsd.engine.runner import Runner
-from simsd.errors import SimsdError
+from simsd.errors import ConfigError, SimsdError
 from simsd.evaluation.suites import SUITES
+from simsd.models.attention import Attend, attend, flexible
+from simsd.models.transformer import Transformer
 
 METHODS = ("none", "simsd", "exact", "exact-draft-order")
 SCHEDULES = ("low_confidence_static", "low_confidence_dynamic")
 WINDOW = 8
 ROWS = (4, 8, 20, 64)
-PREFIX = 256
+PREFIXES = (256, 4096)
 
 
 def agreement(llm: LLM, items: Sequence[Item], max_tokens: int) -> list[dict[str, Any]]:
@@ -99,16 +103,35 @@ def graphed(llm: LLM, items: Sequence[Item], max_tokens: int) -> list[dict[str, 
 
 
 @torch.inference_mode()
-def forwards(llm: LLM) -> dict[int, float]:
-    """Median seconds of a target forward by query tokens, behind a prefix, head included."""
-    model, mask_id = llm._target.model, llm.config.mask_token_id
+def forwards(llm: LLM) -> list[dict[str, Any]]:
+    """Median seconds of a target forward by query tokens, head included, behind so many tokens, by attention."""
+    mask_id, size, most = llm.config.mask_token_id, llm.options.block_length, llm.config.max_position_embeddings
     assert mask_id is not None
-    size = llm.options.block_length
-    found = {}
-    for rows in ROWS:
-        count = -(-rows // size) * size
-        runner = Runner(model, mask_id, size, llm.config.max_position_embeddings)
-        found[count] = median(forward_of(runner, count, PREFIX), 20)
+    found = []
+    for kind, model in attentions(llm._target.model).items():
+        for prefix in (length for length in PREFIXES if length + max(ROWS) + size < most):
+            seconds = {}
+            for rows in ROWS:
+                count = -(-rows // size) * size
+                runner = Runner(model, mask_id, size, most)
+                seconds[count] = median(forward_of(runner, count, prefix // size * size), 20)
+            found.append({"attention": kind, "prefix": prefix, "seconds": seconds})
+    return found
+
+
+def attentions(model: Any) -> dict[str, Any]:
+    """The model with each kind of attention that it can have here; a module of transformers as it is."""
+    if not isinstance(model, Transformer):
+        return {"module": model}
+    kinds: dict[str, Attend] = {"sdpa": attend}
+    try:
+        kinds["flex"] = flexible(model.config, model.dtype, model.device)
+    except ConfigError as error:
+        print(f"without FlexAttention: {error}", file=sys.stderr)
+    found: dict[str, Any] = {}
+    for kind, function in kinds.items():
+        found[kind] = copy.copy(model)
+        found[kind].attend = function
     return found
 
 
@@ -162,7 +185,7 @@ def main() -> int:
     print(json.dumps({"float64": checks}), flush=True)
     print(json.dumps({f"{args.dtype} with graphs": graphed(llm, items, args.max_tokens)}), flush=True)
     print(json.dumps({args.dtype: agreement(llm, items, args.max_tokens)}), flush=True)
-    print(json.dumps({"device": device_name(llm.device), "forward_seconds": forwards(llm)}), flush=True)
+    print(json.dumps({"device": device_name(llm.device), "forwards": forwards(llm)}), flush=True)
     print(json.dumps({"speeds": speeds(llm, items, args.max_tokens)}), flush=True)
     cuda = llm.device.type == "cuda"
     wrong = failures(checks, recorded, cuda)

@@ -83,6 +83,11 @@ def advance(scheduler: Scheduler, sequences: list[Sequence]) -> None:
             assert held.count(sequence) == (sequence.finish_reason is None)
 
 
+def go_on(scheduler: Scheduler) -> None:
+    while scheduler.busy:
+        scheduler.step()
+
+
 def finish(scheduler: Scheduler, sequences: list[Sequence]) -> None:
     for _ in range(200):
         if not scheduler.busy:
@@ -211,7 +216,6 @@ def test_an_interruption_while_sequences_leave_harms_nobody() -> None:
         scheduler = made()
         sequences = submit(scheduler, requests())
         with interrupted(at), pytest.raises(KeyboardInterrupt):
-            while scheduler.busy:
-                scheduler.step()
+            go_on(scheduler)
         finish(scheduler, sequences)
         assert spoken(sequences) == expected, at

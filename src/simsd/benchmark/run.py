@@ -19,6 +19,7 @@ from simsd.benchmark.report import Report
 from simsd.benchmark.summary import summarise
 from simsd.benchmark.workload import Item, fingerprint
 from simsd.llm import LLM
+from simsd.models.attention import kind_of
 from simsd.models.linear import kernels_of
 from simsd.progress import track
 
@@ -60,6 +61,11 @@ def run(
     return Report({**what, "resumed": journal.resumed, "date": now}, rows)
 
 
+def _kernels(device_type: str, dtype: torch.dtype) -> str:
+    found = kernels_of(device_type, dtype)
+    return found if kind_of(dtype, device_type) == "sdpa" else f"{found}, FlexAttention"
+
+
 def identity(llm: LLM, cells: Sequence[Cell], items: Sequence[Item], settings: Settings) -> dict[str, Any]:
     """Everything that makes samples comparable, as JSON: a run goes on only where all of it is the same."""
     return {
@@ -67,7 +73,7 @@ def identity(llm: LLM, cells: Sequence[Cell], items: Sequence[Item], settings: S
         "torch": torch.__version__,
         **llm.loaded,
         "device": device_name(llm.device),
-        "kernels": kernels_of(llm.device.type, getattr(torch, str(llm.loaded["dtype"]))),
+        "kernels": _kernels(llm.device.type, getattr(torch, str(llm.loaded["dtype"]))),
         "tensor_parallel_size": llm.tensor_parallel_size,
         "threads": torch.get_num_threads(),
         "block_length": llm.options.block_length,

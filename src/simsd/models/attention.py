@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from simsd.errors import ConfigError
+from simsd.models import flex
+from simsd.models.config import ModelConfig
+from simsd.models.linear import own_kernels
+
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]  # as `attend`
+SWITCH = "SIMSD_ATTENTION"  # in the environment
+KINDS = ("sdpa", "flex")
 MOST_SCORES = 1 << 24  # at most this many are held at once, in bfloat16 on a CPU
 
 
@@ -40,6 +51,39 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
     if q.device.type == "cpu" and q.dtype == torch.bfloat16:
         return _attend_rounded(q * q.shape[-1] ** -0.5, k, v, bias)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=bias)
+
+
+def attention_of(config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Attend:
+    """`attend`, or FlexAttention where it is asked for. Raises: ConfigError, as `kind_of` and `flexible`."""
+    return attend if kind_of(dtype, device.type) == "sdpa" else flexible(config, dtype, device)
+
+
+def flexible(config: ModelConfig, dtype: torch.dtype, device: torch.device) -> Attend:
+    """FlexAttention, compiled for rows of this model.
+
+    Raises: ConfigError where PyTorch cannot do that here.
+    """
+    heads, size = config.num_key_value_heads, config.head_dim
+    q = torch.zeros(1, heads, 2 * config.groups, size, dtype=dtype, device=device)
+    k, v = q.new_zeros(2, 1, heads, 48, size)[..., :32, :]  # views, as a cache gives them
+    try:
+        flex.flex_attend(q, k, v, q.new_zeros(1, 1, q.shape[2], k.shape[2]))
+    except Exception as error:  # whatever the compiler raises
+        why = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ConfigError(f"PyTorch cannot compile FlexAttention here, leave out {SWITCH}=flex ({why})") from error
+    return flex.flex_attend
+
+
+def kind_of(dtype: torch.dtype, device_type: str) -> str:
+    """Which of KINDS the environment asks for, and can be had: FlexAttention has not all dtypes, and our own kernels
+    attend themselves.
+
+    Raises: ConfigError for one that there is not.
+    """
+    kind = os.environ.get(SWITCH) or "sdpa"
+    if kind not in KINDS:
+        raise ConfigError(f"{SWITCH} is {kind!r}; it can be {' or '.join(KINDS)}")
+    return "sdpa" if dtype not in flex.DTYPES or own_kernels(device_type, dtype) is not None else kind
 
 
 def _attend_rounded(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from simsd.models import fused
-from simsd.models.attention import attend, fold_bias
+from simsd.models.attention import Attend, attend, fold_bias
 from simsd.models.cache import KVCache
 from simsd.models.config import ModelConfig
 from simsd.models.norm import RMSNorm
@@ -32,16 +32,24 @@ class Rows:
     """The rows of a forward, in every form that its layers take them in; each is made when it is first needed."""
 
     def __init__(
-        self, turns: Tensor, bias: Tensor | None, cache: KVCache, slots: int | Tensor, length: int, groups: int
+        self,
+        turns: Tensor,
+        bias: Tensor | None,
+        cache: KVCache,
+        slots: int | Tensor,
+        length: int,
+        groups: int,
+        attend: Attend = attend,
     ) -> None:
-        """turns: `[N, R, 2, D]`, out of the rotary table. groups: query heads of a key/value head. The others are as
-        `Transformer.forward` takes them."""
+        """turns: `[N, R, 2, D]`, out of the rotary table. groups: query heads of a key/value head. attend: for layers
+        without our own kernels. The others are as `Transformer.forward` takes them."""
         self.turns = turns
         self.bias = bias
         self.cache = cache
         self.slots = slots
         self.length = length
         self.groups = groups
+        self.attend = attend
 
     @property
     def shape(self) -> torch.Size:
@@ -110,7 +118,7 @@ class Attention:
         n, count = rows.shape
         q, k, v = self._project(self.norm(x), rows)
         rows.store(layer, k, v)
-        y = attend(q, *rows.seen[layer], rows.folded_bias).view(n, self.config.num_attention_heads, count, -1)
+        y = rows.attend(q, *rows.seen[layer], rows.folded_bias).view(n, self.config.num_attention_heads, count, -1)
         return self.output(y.transpose(1, 2).reshape(n * count, -1))
 
     def _project(self, x: Tensor, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from simsd.models.attention import attention_of
 from simsd.models.cache import KVCache
 from simsd.models.config import ModelConfig
 from simsd.models.layer import Layer, Rows
@@ -36,6 +37,7 @@ class Transformer:
         self.layers = list(layers)
         self.norm = norm
         self.lm_head = head
+        self.attend = attention_of(config, self.dtype, self.device)
         self.rotary = rotary_table(config, self.dtype, self.device)
 
     @property
@@ -76,7 +78,7 @@ class Transformer:
         """
         n, rows = ids.shape
         x = self.embedding(ids).view(n * rows, -1)
-        given = Rows(self.rotary[positions], bias, cache, slots, length, self.config.groups)
+        given = Rows(self.rotary[positions], bias, cache, slots, length, self.config.groups, self.attend)
         for index, layer in enumerate(self.layers):
             x += layer.attention(x, given, index)
             x += layer.mlp(x)
