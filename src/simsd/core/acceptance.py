@@ -56,17 +56,14 @@ def replay(state: BlockState, states: States, token: Tensor, revealed: Tensor, d
     new = put.any(2)
     source = put.long().argmax(2)
 
-    def from_source(values: Tensor) -> Tensor:  # [N, S, B] -> [N, W, B]
-        return values[:, None].expand(-1, blocks, -1, -1).gather(2, source[:, :, None]).squeeze(2)
-
     before = torch.full_like(source, states.mask_id)
     before[:, 0] = state.tokens
     nothing = torch.full_like(source, -1)
     return Outcome(
-        tokens=torch.where(new, from_source(token), before),
-        taken=torch.where(new, from_source(taken[..., None].expand(-1, -1, size)), nothing),
+        tokens=torch.where(new, token.gather(1, source), before),
+        taken=torch.where(new, taken[..., None].expand(-1, -1, size).gather(1, source), nothing),
         source=torch.where(new, source, nothing),
-        accepted=new & from_source(landed[..., None].expand(-1, -1, size)),
+        accepted=new & landed[..., None].expand(-1, -1, size).gather(1, source),
         entry=here.squeeze(1),
         mask_id=states.mask_id,
     )

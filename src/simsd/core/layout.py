@@ -85,17 +85,27 @@ def unrolled(state: BlockState, states: States) -> Layout:
     Judge rows: [(S - in_place) * B], every position of every state but the finished ones in front.
     """
     batch, count, size = states.tokens.shape
-    index = torch.arange(count, device=states.tokens.device)
-    up = (states.parent[:, :, None] == index) & states.valid[:, None, :]  # [N, S, S] child -> parent
-    sees = up | (index[:, None] == index)
-    reach = up.float()
-    for _ in range(states.blocks - 2):  # parents of parents, one block further back each time
-        reach = reach @ up.float()
-        sees = sees | (reach > 0)
-    positions = (state.start[:, None] + states.block * size)[..., None] + torch.arange(size, device=index.device)
+    device = states.tokens.device
+    sees = _sees(states)
+    positions = (state.start[:, None] + states.block * size)[..., None] + torch.arange(size, device=device)
     mask = sees[:, :, None, :, None].expand(-1, -1, size, -1, size).reshape(batch, count * size, count * size)
-    judge = torch.arange(states.in_place * size, count * size, device=index.device).expand(batch, -1)
+    judge = torch.arange(states.in_place * size, count * size, device=device).expand(batch, -1)
     return Layout(states.tokens.flatten(1), positions.flatten(1), mask, judge, state.start.new_zeros(batch))
+
+
+def _sees(states: States) -> Tensor:
+    """[N, S, S], True where the first state sees the second: itself and its ancestors."""
+    batch, count = states.parent.shape
+    itself = torch.eye(count, dtype=torch.bool, device=states.parent.device)
+    if count == 1:
+        return itself.expand(batch, 1, 1)
+    index = torch.arange(count, device=states.parent.device)
+    up = (states.parent[:, :, None] == index) & states.valid[:, None, :]  # child -> parent
+    sees, reach = up | itself, up
+    for _ in range(states.blocks - 2):  # parents of parents, one block further back each time
+        reach = (reach.float() @ up.float()) > 0
+        sees = sees | reach
+    return sees
 
 
 def with_pending(layout: Layout, pending: Tensor, count: Tensor, start: Tensor) -> Layout:

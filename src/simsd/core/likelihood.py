@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from simsd.core.draft import Draft
-from simsd.core.states import States, on_device, without_idle
+from simsd.core.states import States, without_idle
+from simsd.core.tensors import on_device
 
 # A draft foresees tokens far better than their order: among confidences near 1 the order is nearly noise. Dividing the
 # log-odds by this, rather than taking them at their word, raised the tokens per forward at equal query tokens.
@@ -59,7 +60,6 @@ def visits(draft: Draft, tables: Sequence[Tensor]) -> list[Tensor]:
         for _ in range(units):
             flow = (wave[:, :count, None] * choice).flatten(1)
             wave = torch.zeros_like(wave).scatter_add_(1, target, flow)
-            wave[:, count].zero_()
             total = total + wave
         result.append(total[:, :count])
         ends = (table | (unit > (local[:, w] * drafted[:, w]).amax(-1, keepdim=True))[:, None]).all(-1)

@@ -195,8 +195,9 @@ def distribution(logits: Tensor, sampler: Sampler) -> Tensor:
 
 def doubt_of(logits: Tensor, token: Tensor) -> Tensor:
     """log((1 - p) / p) of each token [...] under softmax(logits [..., V]), accurate also where p rounds to 1."""
-    rest = logits.scatter(-1, token[..., None], -torch.inf).logsumexp(-1)
-    return rest - logits.gather(-1, token[..., None]).squeeze(-1)
+    index = token[..., None]
+    rest = logits.scatter(-1, index, -torch.inf).logsumexp(-1)
+    return rest - logits.gather(-1, index).squeeze(-1)
 
 
 def entropy_of(logits: Tensor) -> Tensor:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 from torch import Tensor
+
+from simsd.core.tensors import on_device
 
 STRATEGIES = ("low_confidence_static", "low_confidence_dynamic", "sequential", "entropy_bounded", "random")
 
@@ -51,10 +54,15 @@ def doubt_threshold(confidence: float) -> float:
 def rank(score: Tensor, among: Tensor) -> Tensor:
     """[..., B] how many of the positions `among` come before each one by rising score, equal ones by position."""
     score = torch.where(among, score, torch.inf)
-    index = torch.arange(score.shape[-1], device=score.device)
     mine, other = score[..., :, None], score[..., None, :]
-    before = (other < mine) | ((other == mine) & (index[None, :] < index[:, None]))
+    before = (other < mine) | ((other == mine) & on_device(_earlier(score.shape[-1]), score.device))
     return (before & among[..., None, :]).sum(-1)
+
+
+@cache
+def _earlier(size: int) -> Tensor:
+    """[B, B], True where the second position stands before the first."""
+    return torch.ones(size, size, dtype=torch.bool).tril(-1)
 
 
 def low_confidence_static(doubt: Tensor, masked: Tensor, n: Tensor) -> Tensor:
@@ -98,7 +106,7 @@ def reveal(
 
     step = taken.clamp(max=schedule.quota.shape[1] - 1)
     n = schedule.quota.gather(1, step.view(step.shape[0], -1)).view(step.shape)[..., None]
-    chosen = torch.zeros_like(masked)
+    chosen: Tensor | None = None
     for index, name in enumerate(STRATEGIES):
         if name not in schedule.present:
             continue
@@ -116,5 +124,7 @@ def reveal(
             picked = random(noise, masked, n)
         if len(schedule.present) == 1:
             return picked
-        chosen = chosen | (picked & own(schedule.strategy == index))
+        mine = picked & own(schedule.strategy == index)
+        chosen = mine if chosen is None else chosen | mine
+    assert chosen is not None
     return chosen

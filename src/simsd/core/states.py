@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from simsd.core.draft import BlockState, Draft
+from simsd.core.tensors import on_device
 
 KINDS = ("chain", "swaps", "subsets", "likely")
 
@@ -97,16 +98,6 @@ def codes(kind: str, steps: int, limit: int = 32) -> Tensor:
     else:
         raise ValueError(f"unknown set of states {kind!r}; choose one of {', '.join(KINDS)}")
     return torch.tensor([[step in members for step in range(steps)] for members in chosen]).view(len(chosen), steps)
-
-
-def on_device(table: Tensor, device: torch.device) -> Tensor:
-    """A table that the host has made, on the device: copied there once. The same few objects come in every round."""
-    return table if table.device == device else _copy(table, device)
-
-
-@cache  # of the object, whose values never change; for good, because a recorded graph reads the copy where it is
-def _copy(table: Tensor, device: torch.device) -> Tensor:
-    return table.to(device)
 
 
 def build(state: BlockState, draft: Draft, tables: Sequence[Tensor]) -> States:

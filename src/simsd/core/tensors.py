@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from itertools import chain
 from typing import Any
 
@@ -49,6 +50,16 @@ def put(values: Sequence[float], dtype: torch.dtype, device: torch.device) -> Te
     if device.type == "cuda":
         here = here.pin_memory()  # a copy from other memory would wait
     return here.to(device, non_blocking=True)
+
+
+def on_device(table: Tensor, device: torch.device) -> Tensor:
+    """A table that the host has made, on the device: copied there once. The same few objects come in every round."""
+    return table if table.device == device else _copy(table, device)
+
+
+@cache  # of the object, whose values never change; for good, because a recorded graph reads the copy where it is
+def _copy(table: Tensor, device: torch.device) -> Tensor:
+    return table.to(device)
 
 
 def _is_instance(value: Any) -> bool:

@@ -238,7 +238,7 @@ class Decoder:
         if rules.logprobs:
             numbers.append(log_probabilities(views, outcome))
         ends = torch.stack((outcome.finished, stored_blocks(work, outcome), verdict.bad.long()), 1)
-        flat = [ends.double(), *(t.flatten(1).double() for t in numbers)]
+        flat = [ends.double(), *(t.flatten(1) for t in numbers)]  # the others are cast by it
         choice, (batch, blocks, _) = work.choice, outcome.tokens.shape
         if isinstance(choice, Promises):
             flat += [t.double().flatten().expand(batch, -1) for t in (choice.by_window, choice.kept)]

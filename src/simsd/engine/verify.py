@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from simsd.core import acceptance, sampling
 from simsd.core.acceptance import Outcome
@@ -69,7 +70,7 @@ def plan(options: DecodingOptions, now: Round, draft: Draft, rules: Rules, auto:
         return Plan(draft, paired(now.state, draft, position_copy=options.position_copy))
     if options.method == "none" or (auto is not None and draft.doubt is None):
         # nothing was drafted, however wide the window: the current state alone, also where shapes are fixed
-        nothing = empty_draft(now.state)
+        nothing = draft if draft.tokens.shape[1] == 1 else empty_draft(now.state)
         states = alone(now.state)
         return Plan(nothing, unrolled(now.state, states), states)
     if auto is not None:
@@ -109,7 +110,7 @@ def stored_blocks(plan: Plan, outcome: Outcome) -> Tensor:
     """
     states = plan.states
     if states is None or states.in_place == 0:
-        return torch.zeros_like(outcome.finished)
+        return torch.zeros_like(outcome.entry)
     front = states.in_place
     same = (outcome.tokens[:, :front] == states.tokens[:, :front]).all(-1) & states.valid[:, :front]
     return same.long().cumprod(-1).sum(-1)
@@ -198,9 +199,7 @@ def _replay(now: Round, plan: Plan, states: States, logits: Tensor, rules: Rules
     place = (now.state.start[:, None] + states.block[:, front:] * size)[..., None] + offset
     masked = states.tokens[:, front:] == states.mask_id
     drawn, shown = own_step(rules, logits, masked, place, states.taken[:, front:])
-    finished = shown.new_zeros(shown.shape[0], front, size)
-    token = torch.cat((finished.long(), drawn.token), 1)
-    revealed = torch.cat((finished, shown), 1)
+    token, revealed = (pad(one, (0, 0, front, 0)) for one in (drawn.token, shown))  # finished states reveal nothing
     outcome = acceptance.replay(now.state, states, token, revealed, states.blocks * size + 1, rules.timed)
     # the last block's finished state is not in the set, but a step that ends there was foreseen all the same
     foreseen = (plan.draft.complete & (outcome.tokens == plan.draft.tokens).all(-1))[..., None] & (outcome.source >= 0)
