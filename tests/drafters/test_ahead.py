@@ -267,6 +267,6 @@ def test_a_standing_is_left_behind_by_its_sequence():
     sequence = Sequence(0, [1, 2, 3, 4, 5], SamplingParams(max_tokens=40), frozenset(), SIZE, MASK)
     now = Standing.of(sequence)
     assert now.agrees(sequence)
-    sequence.put([[5, 6, 7, 8]], [[-1, 0, 1, 2]], None, 1)
+    sequence.put([[5, 6, 7, 8]], [[-1, 0, 1, 2]], None, 1, sequence.stored)
     assert not now.agrees(sequence)
     assert now.text_ids == [1, 2, 3, 4]

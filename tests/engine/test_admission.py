@@ -103,8 +103,8 @@ def points() -> range:
         return range(1, calls() + 1)
 
 
-def spoken(sequences: list[Sequence]) -> list[list[int]]:
-    return [sequence.token_ids for sequence in sequences]
+def spoken(sequences: list[Sequence]) -> list[tuple[list[int], list[int], int]]:
+    return [(sequence.token_ids, sequence.token_steps, len(sequence.token_logprobs)) for sequence in sequences]
 
 
 def test_a_failure_anywhere_in_an_admission_ends_one_sequence_and_harms_no_other() -> None:
@@ -119,7 +119,7 @@ def test_a_failure_anywhere_in_an_admission_ends_one_sequence_and_harms_no_other
         (bad,) = [place for place, one in enumerate(sequences) if one.finish_reason == "error"]
         assert sequences[bad].error is error and sequences[bad].token_ids == []
         good = [place for place in range(len(sequences)) if place != bad]
-        assert [sequences[place].token_ids for place in good] == [expected[place] for place in good]
+        assert [spoken(sequences)[place] for place in good] == [expected[place] for place in good]
         if at % 4 == 0:  # what it left behind harms no later one either
             assert spoken(decode(scheduler, requests())) == expected
 
@@ -184,9 +184,9 @@ def test_a_draft_model_without_memory_for_what_it_has_to_read_drafts_nothing_and
 
 
 @contextmanager
-def interrupted(at: int) -> Iterator[list[int]]:
-    """Ctrl-C before line number `at` of those that run while ended sequences leave. Gives the lines so far."""
-    lines, part = [0], Scheduler._part
+def interrupted(owner: type, name: str, at: int) -> Iterator[list[int]]:
+    """Ctrl-C before line number `at` of those that run in a method. Gives the lines so far."""
+    lines, method = [0], getattr(owner, name)
 
     def watch(frame: FrameType, event: str, _: Any) -> Any:
         lines[0] += event == "line"
@@ -194,28 +194,31 @@ def interrupted(at: int) -> Iterator[list[int]]:
             raise KeyboardInterrupt
         return watch
 
-    def watched(scheduler: Scheduler) -> list[Sequence]:
+    def watched(*given: Any) -> Any:
         before = sys.gettrace()
         sys.settrace(watch)
         try:
-            return part(scheduler)
+            return method(*given)
         finally:
             sys.settrace(before)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Scheduler, "_part", watched)
+        patch.setattr(owner, name, watched)
         yield lines
 
 
-def test_an_interruption_while_sequences_leave_harms_nobody() -> None:
+@pytest.mark.parametrize(
+    ("owner", "name"), [(Scheduler, "_part"), (Sequence, "put")], ids=["while sequences leave", "while text is kept"]
+)
+def test_an_interruption_harms_nobody(owner: type, name: str) -> None:
     expected = spoken(decode(made(), requests()))
-    with interrupted(0) as lines:
+    with interrupted(owner, name, 0) as lines:
         decode(made(), requests())
     assert lines[0] > 100
     for at in range(1, lines[0] + 1, 3):
         scheduler = made()
         sequences = submit(scheduler, requests())
-        with interrupted(at), pytest.raises(KeyboardInterrupt):
+        with interrupted(owner, name, at), pytest.raises(KeyboardInterrupt):
             go_on(scheduler)
         finish(scheduler, sequences)
         assert spoken(sequences) == expected, at

@@ -290,9 +290,7 @@ class Decoder:
             tokens, taken = _blocks(parts[0], size), _blocks(parts[1], size)
             logprobs = [parts[4][at : at + size] for at in range(0, width, size)] if rules.logprobs else None
             begin = len(sequence.text_ids)
-            sequence.stored = begin + stored * size
-            committed = sequence.put(tokens, taken, logprobs, finished)
-            sequence.stats.committed_tokens += committed
+            sequence.stats.committed_tokens += sequence.put(tokens, taken, logprobs, finished, begin + stored * size)
             # a sequence that ended inside the window took over nothing behind its last block
             used = len(sequence.text_ids) - begin if sequence.finish_reason else width
             taken_over.append(Taken(used, [len({*steps} - {-1}) for steps in taken]))

@@ -200,9 +200,31 @@ class Sequence:
         return max(1, -(-(end - len(self.text_ids)) // self.block_length))
 
     def put(
+        self,
+        tokens: list[list[int]],
+        taken: list[list[int]],
+        logprobs: list[list[float]] | None,
+        finished: int,
+        stored: int,
+    ) -> int:
+        """Takes over a round's window of blocks, and that K/V of `stored` tokens are there; returns how many tokens it
+        committed. An interruption leaves the sequence as it was: another thread may go on with it."""
+        before = self.stored, self.block, self.taken, [*self._block_steps], [*self._block_logprobs]
+        lists = self.text_ids, self.steps, self.logprobs
+        lengths = [len(values) for values in lists]
+        try:
+            self.stored = stored
+            return self._put(tokens, taken, logprobs, finished)
+        except BaseException:
+            self.stored, self.block, self.taken, self._block_steps, self._block_logprobs = before
+            self.finish_reason, self.token_ids = None, []
+            for values, length in zip(lists, lengths, strict=True):
+                del values[length:]
+            raise
+
+    def _put(
         self, tokens: list[list[int]], taken: list[list[int]], logprobs: list[list[float]] | None, finished: int
     ) -> int:
-        """Takes over a round's window of blocks; returns how many tokens it committed."""
         count = 0
         for w, block in enumerate(tokens[: finished + 1]):
             if w > 0:

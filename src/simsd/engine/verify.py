@@ -70,7 +70,7 @@ def plan(options: DecodingOptions, now: Round, draft: Draft, rules: Rules, auto:
         return Plan(draft, paired(now.state, draft, position_copy=options.position_copy))
     if options.method == "none" or (auto is not None and draft.doubt is None):
         # nothing was drafted, however wide the window: the current state alone, also where shapes are fixed
-        nothing = draft if draft.tokens.shape[1] == 1 else empty_draft(now.state)
+        nothing = draft if options.method == "none" else empty_draft(now.state)
         states = alone(now.state)
         return Plan(nothing, unrolled(now.state, states), states)
     if auto is not None:

@@ -80,7 +80,7 @@ def kind_of(dtype: torch.dtype, device_type: str) -> str:
 
     Raises: ConfigError for one that there is not.
     """
-    kind = os.environ.get(SWITCH) or "sdpa"
+    kind = os.environ.get(SWITCH, "").strip().lower() or "sdpa"
     if kind not in KINDS:
         raise ConfigError(f"{SWITCH} is {kind!r}; it can be {' or '.join(KINDS)}")
     return "sdpa" if dtype not in flex.DTYPES or own_kernels(device_type, dtype) is not None else kind

@@ -4,19 +4,22 @@ all of a GPU works on one sequence (optional; docs/how-to/gpu.md)."""
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+KINDS = 64  # that are compiled: of models, dtypes, one sequence or several
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # what its kernels are made for
 
 
 @torch.library.custom_op("simsd::flex_attend", mutates_args=())
 def flex_attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
-    """As `attention.attend`. It is compiled when it first runs, and then once more for what differs in kind: for one
-    sequence or several, with a mask or without.
+    """As `attention.attend`. It is compiled when it first runs, and once more for whatever differs in kind: one
+    sequence or several, another head size or dtype, on a CPU another number of threads.
 
     An operator of its own, because what watches operators (`engine.capture`) would keep PyTorch from compiling.
     """
@@ -26,7 +29,11 @@ def flex_attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
 
 @functools.cache
 def _compiled() -> Callable[..., Tensor]:
-    return torch.compile(plain, dynamic=True)
+    # beyond its limit PyTorch would go on uncompiled, many times more slowly; older versions know 8 for all
+    more: dict[str, Any] = (
+        {"recompile_limit": KINDS} if "recompile_limit" in inspect.signature(torch.compile).parameters else {}
+    )
+    return torch.compile(plain, dynamic=True, **more)
 
 
 def plain(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
