@@ -29,11 +29,10 @@ def flex_attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
 
 @functools.cache
 def _compiled() -> Callable[..., Tensor]:
-    # beyond its limit PyTorch would go on uncompiled, many times more slowly; older versions know 8 for all
-    more: dict[str, Any] = (
-        {"recompile_limit": KINDS} if "recompile_limit" in inspect.signature(torch.compile).parameters else {}
-    )
-    return torch.compile(plain, dynamic=True, **more)
+    # beyond its limit PyTorch would go on uncompiled, many times more slowly; older versions know one limit for all
+    more: dict[str, Any] = {"recompile_limit": KINDS}
+    known = inspect.signature(torch.compile).parameters
+    return torch.compile(plain, dynamic=True, **{name: more[name] for name in more if name in known})
 
 
 def plain(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> Tensor:
