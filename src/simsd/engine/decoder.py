@@ -189,7 +189,9 @@ class Decoder:
         request = DraftRequest(
             now.state, blocks, rules.sampler, rules.schedule, by_draw, now.salt, sequences, now.steady
         )
-        return limit(self.drafter.propose(request), gamma, whole_steps=by_draw)
+        draft = limit(self.drafter.propose(request), gamma, whole_steps=by_draw)
+        # without doubts `auto` has nothing to choose states by
+        return draft if self.auto is None or draft.doubt is not None else empty_draft(now.state)
 
     def _window(self, sequences: Many[Sequence], now: Round) -> tuple[int, int]:
         """The window in tokens and in blocks; no block beyond what the batch still needs."""

@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 
 from simsd.core import acceptance, sampling
 from simsd.core.acceptance import Outcome
-from simsd.core.draft import Draft, empty_draft
+from simsd.core.draft import Draft
 from simsd.core.layout import Layout, paired, unrolled
 from simsd.core.likelihood import keep_likely, visits
 from simsd.core.sampling import Drawn
@@ -68,11 +68,9 @@ def plan(options: DecodingOptions, now: Round, draft: Draft, rules: Rules, auto:
     """Lays the draft out as the options say; with `auto`, with as many states as pay, or were foreseen to."""
     if options.layout == "paired":
         return Plan(draft, paired(now.state, draft, position_copy=options.position_copy))
-    if options.method == "none" or (auto is not None and draft.doubt is None):
-        # nothing was drafted, however wide the window: the current state alone, also where shapes are fixed
-        nothing = draft if options.method == "none" else empty_draft(now.state)
+    if options.method == "none" or (auto is not None and draft.doubt is None):  # nothing was drafted
         states = alone(now.state)
-        return Plan(nothing, unrolled(now.state, states), states)
+        return Plan(draft, unrolled(now.state, states), states)
     if auto is not None:
         states, choice = _best_states(draft, now, auto)
         return Plan(draft, unrolled(now.state, states), states, choice=choice)
