@@ -62,7 +62,9 @@ def read_bandwidth(nbytes: int) -> float:
 
 
 def forwards() -> list[dict[str, Any]]:
-    """Forwards of 4, 8, 20 and 64 query tokens at each size and dtype, beside a plain read of the same bytes."""
+    """Forwards of 4, 8, 20 and 64 query tokens at each size and dtype, on one thread and on two, beside a plain read of
+    the same bytes by as many threads."""
+    before = torch.get_num_threads()
     found = []
     for name, changes in SIZES.items():
         config = configured(changes)
@@ -71,20 +73,24 @@ def forwards() -> list[dict[str, Any]]:
             model = built(config, dtype)
             # the head reads the embedding where the two are tied; a few rows of the embedding are looked up
             nbytes = sum(torch.Size(shape).numel() for shape in shapes) * dtype.itemsize
-            plain = nbytes / read_bandwidth(nbytes)
-            seconds = {rows: median(forward_call(model, rows, 256)) for rows in (4, 8, 20, 64)}
-            found.append(
-                {
-                    "model": name,
-                    "dtype": str(dtype).removeprefix("torch."),
-                    "bytes": nbytes,
-                    "read_seconds": plain,
-                    "seconds": seconds,
-                    "share_of_bandwidth": {rows: plain / taken for rows, taken in seconds.items()},
-                }
-            )
-            print(json.dumps(found[-1]), flush=True)
+            for threads in (1, 2):
+                torch.set_num_threads(threads)
+                plain = nbytes / read_bandwidth(nbytes)
+                seconds = {rows: median(forward_call(model, rows, 256)) for rows in (4, 8, 20, 64)}
+                found.append(
+                    {
+                        "model": name,
+                        "dtype": str(dtype).removeprefix("torch."),
+                        "threads": threads,
+                        "bytes": nbytes,
+                        "read_seconds": plain,
+                        "seconds": seconds,
+                        "share_of_bandwidth": {rows: plain / taken for rows, taken in seconds.items()},
+                    }
+                )
+                print(json.dumps(found[-1]), flush=True)
             del model
+    torch.set_num_threads(before)
     return found
 
 

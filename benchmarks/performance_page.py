@@ -14,6 +14,8 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 PAGE = ROOT / "docs" / "performance.md"
 SMALL = ("float32", 4)
+ITEMSIZE = {"float32": 4, "bfloat16": 2}
+LARGE = 1e9  # bytes
 DRAFTED = 8  # the window whose rounds are told
 RIGHT = "right, "  # before the windows of drafts that are always right
 PARTS = ("median", "low", "high")  # of a spread
@@ -38,9 +40,25 @@ def forwards_table(data: dict[str, Any]) -> str:
         seconds = row["seconds"]
         growth = [f"{seconds[count] / seconds['4']:.2f}" for count in ("8", "20", "64")]
         shares = [percent(row["share_of_bandwidth"][count]) for count in ("4", "8", "20")]
-        lines.append([row["model"], row["dtype"], f"{row['bytes'] / 1e9:.2f}", *shares, *growth])
-    head = ["model", "dtype", "GB", "4", "8", "20", "8 to 4", "20 to 4", "64 to 4"]
+        size = f"{row['bytes'] / 1e9:.2f}"
+        lines.append(
+            [row["model"], row["dtype"], str(row["threads"]), size, *shares, *growth, f"{operations(row):.0f}"]
+        )
+    head = ["model", "dtype", "threads", "GB", "4", "8", "20", "8 to 4", "20 to 4", "64 to 4", "GFLOP/s, 20"]
     return table(head, lines, 2)
+
+
+def operations(row: dict[str, Any], rows: int = 20) -> float:
+    """Billions a second in a forward of so many rows: a product and a sum for each weight and row."""
+    weights = row["bytes"] / ITEMSIZE[row["dtype"]]
+    return 2 * weights * rows / row["seconds"][str(rows)] / 1e9
+
+
+def of_large(data: dict[str, Any], rows: str, threads: int) -> str:
+    """The shares of the memory's speed that the large models' forwards come to."""
+    large = [row for row in data["forwards"] if row["threads"] == threads and row["bytes"] > LARGE]
+    shares = sorted(row["share_of_bandwidth"][rows] for row in large)
+    return f"{100 * shares[0]:.0f} to {100 * shares[-1]:.0f} %"
 
 
 def draws_table(data: dict[str, Any]) -> str:
@@ -195,6 +213,7 @@ def sentences(data: dict[str, Any]) -> dict[str, str]:
             for dtype in ("float32", "bfloat16")
             for schedule in SCHEDULES.values()
         },
+        **{f"large_{rows}_{threads}": of_large(data, rows, threads) for rows in ("8", "20") for threads in (1, 2)},
         "products_share": percent(small["products"]),
         "growth": f"{own['64'] / own['4']:.1f}",
         "drafted": str(DRAFTED),
