@@ -246,7 +246,8 @@ class Decoder:
             flat += [t.double().flatten().expand(batch, -1) for t in (choice.by_window, choice.kept)]
         newest = None
         if self.drafter is not None and self.drafter.wants_logits:
-            newest = views[torch.arange(batch, device=views.device), outcome.entry]
+            alone = views.shape[1] == 1  # as in most rounds of ordinary decoding: nothing to look up
+            newest = views[:, 0] if alone else views[torch.arange(batch, device=views.device), outcome.entry]
         return Found(
             numbers=torch.cat(flat, 1),
             rows=layout.ids.shape[1],
